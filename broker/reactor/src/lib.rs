@@ -1,0 +1,14 @@
+//! The thin driver under a shard.
+//!
+//! A shard is a deterministic state machine, `turn(now, events) -> ops`. A reactor owns the thread and
+//! the loop around it: collect completions, call the turn, submit its ops, wait. Read in this order:
+//!
+//! 1. [`op`]: the contract, two closed enums of plain data;
+//! 2. [`buffer`]: who owns memory, and when it may be shared;
+//! 3. [`disk`]: blocking file access for the time before a shard turns (start, recovery);
+//! 4. [`device`]: why a failed flush belongs to the device and not to the file.
+
+pub mod buffer;
+pub mod device;
+pub mod disk;
+pub mod op;

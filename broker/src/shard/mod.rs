@@ -1,0 +1,1 @@
+//! A shard: owns partitions and connections, turns events into ops.

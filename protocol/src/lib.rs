@@ -1,0 +1,8 @@
+//! Every byte layout that Tidegate promises to keep: lay out, read and check bytes, nothing else.
+//!
+//! Reading order: [`ids`] (what the numbers are), [`code`] (cursors), [`frame`] (how a stream is cut), [`batch`] (the
+//! record batch, the same bytes everywhere), [`api`] (one file per request), [`error_code`], then [`disk`].
+
+pub mod api;
+pub mod error_code;
+pub mod ids;
