@@ -1,1 +1,2 @@
-//! Being written.
+//! Everything that needs more than one file of the product.
+pub mod crash;
