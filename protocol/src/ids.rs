@@ -81,6 +81,57 @@ number!(/// The place of a record in its producer's sequence for one partition; 
     Sequence(i32));
 number!(/// Rises with every start of a node, before anything else is written.
     Incarnation(u32));
+number!(/// One shard's journal. Counts up through the life of a data directory; a layout with another number of shards has
+    /// new journals with new numbers.
+    JournalId(u32));
+number!(/// The place of a frame in its journal, from 1; never used for two frames that were both kept.
+    FrameSequence(u64));
+number!(/// How often a data file has been assigned to a log; 0 before the first time.
+    Generation(u32));
+
+/// A data file's permanent name: the journal under which it was first zero-filled, and its number among that journal's
+/// files. So two shards can make files without asking each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId(pub u64);
+
+impl FileId {
+    /// The `number`th file made under `journal`.
+    pub fn new(journal: JournalId, number: u32) -> FileId {
+        FileId(u64::from(journal.0) << 32 | u64::from(number))
+    }
+
+    /// The journal under which the file was made; the shard that owns it may write another one today.
+    pub fn journal(self) -> JournalId {
+        JournalId((self.0 >> 32) as u32)
+    }
+
+    /// Its number among the files of that journal.
+    pub fn number(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+impl fmt::Display for FileId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}-{:08x}", self.journal().0, self.number())
+    }
+}
+
+/// A cluster's random identity; a single node is a cluster of one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClusterId(pub [u8; 16]);
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        TopicId(self.0).fmt(f)
+    }
+}
+
+impl fmt::Debug for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 impl LeaderEpoch {
     /// The sender does not know the epoch, and no check is wanted.

@@ -4,5 +4,6 @@
 //! record batch, the same bytes everywhere), [`api`] (one file per request), [`error_code`], then [`disk`].
 
 pub mod api;
+pub mod disk;
 pub mod error_code;
 pub mod ids;
