@@ -2,3 +2,5 @@
 
 /// The unit of every frame, run, header and position of format 1, in bytes.
 pub const BLOCK: usize = 4096;
+
+pub mod superblock;
