@@ -1,2 +1,6 @@
 //! Everything that needs more than one file of the product.
 pub mod crash;
+pub mod kill;
+pub mod ledger;
+pub mod partitions;
+pub mod process;

@@ -1,0 +1,96 @@
+//! Filesystems for a test: made on an image, mounted through a loop device, gone again when dropped.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::mount::{MntFlags, umount2};
+
+/// Which filesystem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Filesystem {
+    /// ext4 as `mkfs.ext4` makes it.
+    Ext4,
+    /// XFS made with reflink=0, as the one-flush rule wants it.
+    Xfs,
+}
+
+impl Filesystem {
+    /// Makes an empty filesystem on a new sparse image.
+    pub fn make(self, image: &Path, bytes: u64) -> io::Result<()> {
+        let file = std::fs::File::create(image)?;
+        file.set_len(bytes)?;
+        let mut command = match self {
+            Filesystem::Ext4 => {
+                let mut c = Command::new("mkfs.ext4");
+                c.args(["-q", "-F", "-J", "size=8", "-E", "lazy_itable_init=0,lazy_journal_init=0"]);
+                c
+            }
+            Filesystem::Xfs => {
+                let mut c = Command::new("mkfs.xfs");
+                c.args(["-q", "-f", "-m", "reflink=0"]);
+                c
+            }
+        };
+        run(command.arg(image))
+    }
+}
+
+/// A mounted image. Dropping it unmounts.
+pub struct Mounted {
+    /// Where.
+    pub path: PathBuf,
+    device: String,
+}
+
+impl Mounted {
+    /// Attaches a loop device to `image` and mounts it at `path`, which is made if it is not there.
+    pub fn new(image: &Path, path: &Path) -> io::Result<Mounted> {
+        std::fs::create_dir_all(path)?;
+        let output = Command::new("losetup").args(["-f", "--show"]).arg(image).output()?;
+        if !output.status.success() {
+            return Err(io::Error::other(format!(
+                "losetup {}: {}",
+                image.display(),
+                String::from_utf8_lossy(&output.stderr)
+            )));
+        }
+        let device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        if let Err(e) = run(Command::new("mount").arg(&device).arg(path)) {
+            let _ = run(Command::new("losetup").args(["-d", &device]));
+            return Err(e);
+        }
+        Ok(Mounted { path: path.to_owned(), device })
+    }
+
+    /// Unmounts, and says so if that fails.
+    pub fn unmount(self) -> io::Result<()> {
+        let mounted = std::mem::ManuallyDrop::new(self);
+        mounted.release()
+    }
+
+    fn release(&self) -> io::Result<()> {
+        umount2(&self.path, MntFlags::empty())?;
+        run(Command::new("losetup").args(["-d", &self.device]))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = umount2(&self.path, MntFlags::MNT_DETACH);
+        let _ = run(Command::new("losetup").args(["-d", &self.device]));
+    }
+}
+
+/// Runs a command that has nothing to say when it works.
+fn run(command: &mut Command) -> io::Result<()> {
+    let output = command.output().map_err(|e| io::Error::other(format!("{command:?}: {e}")))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(io::Error::other(format!(
+        "{command:?}: {}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr).trim()
+    )))
+}
