@@ -1,4 +1,8 @@
 //! The broker: shards that own partitions and connections, and the logs under them.
 
+pub mod datadir;
 pub mod log;
 pub mod shard;
+
+#[cfg(test)]
+mod testdisk;

@@ -1,0 +1,186 @@
+//! A disk in memory for the tests of this package: what is written and not flushed may be lost, at any call the power may
+//! fail. The simulator's virtual drive knows more kinds of loss; this one is small enough to be tried at every call.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use tidegate_reactor::buffer::{BLOCK, Buffer};
+use tidegate_reactor::disk::{Disk, DiskFile};
+use tidegate_reactor::op::Fault;
+
+const EIO: i32 = 5;
+const ENOENT: i32 = 2;
+const EEXIST: i32 = 17;
+
+/// Files in memory. A file's durable bytes are what its last flush covered; names are durable at once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TestDisk {
+    files: BTreeMap<PathBuf, Bytes>,
+    dirs: Vec<PathBuf>,
+    open: BTreeMap<DiskFile, PathBuf>,
+    next: u64,
+    calls: u32,
+    crash_at: Option<u32>,
+    fail_at: Option<(u32, i32)>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Bytes {
+    durable: Vec<u8>,
+    now: Vec<u8>,
+}
+
+impl TestDisk {
+    pub(crate) fn with_dir(path: &str) -> TestDisk {
+        TestDisk { dirs: vec![path.into()], ..TestDisk::default() }
+    }
+
+    /// From the `at`th call from now on, every call fails as if the power were gone.
+    pub(crate) fn crash_at(&mut self, at: Option<u32>) {
+        self.calls = 0;
+        self.crash_at = at;
+    }
+
+    /// The `at`th call from now fails with that error, the others do not.
+    pub(crate) fn fail_at(&mut self, at: u32, errno: i32) {
+        self.calls = 0;
+        self.fail_at = Some((at, errno));
+    }
+
+    /// Each block that was not flushed becomes old, new or half of each, as the seed says; the power is back.
+    pub(crate) fn power_loss(&mut self, seed: u64) {
+        self.crash_at = None;
+        self.open.clear();
+        let mut dice = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        for bytes in self.files.values_mut() {
+            for (new, old) in bytes.now.chunks_mut(BLOCK).zip(bytes.durable.chunks(BLOCK)) {
+                dice ^= dice << 13;
+                dice ^= dice >> 7;
+                dice ^= dice << 17;
+                let keep = match dice % 3 {
+                    0 => 0,
+                    1 => new.len(),
+                    _ => new.len() / 2,
+                };
+                new[keep..].copy_from_slice(&old[keep..]);
+            }
+            bytes.durable.clone_from(&bytes.now);
+        }
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.files.keys().map(|p| p.display().to_string()).collect()
+    }
+
+    pub(crate) fn put(&mut self, path: &str, bytes: &[u8]) {
+        self.files.insert(path.into(), Bytes { durable: bytes.to_vec(), now: bytes.to_vec() });
+    }
+
+    pub(crate) fn flip(&mut self, path: &str, at: usize) {
+        let bytes = self.files.get_mut(Path::new(path)).expect("the file exists");
+        bytes.now[at] ^= 1;
+        bytes.durable[at] ^= 1;
+    }
+
+    fn call(&mut self, what: &str, path: &Path) -> Result<(), Fault> {
+        let call = self.calls;
+        self.calls += 1;
+        let fault = |errno| Err(Fault { what: format!("{what} {}", path.display()), errno });
+        if self.crash_at.is_some_and(|at| call >= at) {
+            return fault(EIO);
+        }
+        match self.fail_at {
+            Some((at, errno)) if at == call => fault(errno),
+            _ => Ok(()),
+        }
+    }
+
+    fn path(&self, file: DiskFile) -> PathBuf {
+        self.open.get(&file).expect("the file is open").clone()
+    }
+
+    fn handle(&mut self, path: &Path) -> DiskFile {
+        self.next += 1;
+        self.open.insert(DiskFile(self.next), path.into());
+        DiskFile(self.next)
+    }
+}
+
+impl Disk for TestDisk {
+    fn open(&mut self, path: &Path) -> Result<DiskFile, Fault> {
+        self.call("open", path)?;
+        if !self.files.contains_key(path) {
+            return Err(Fault { what: format!("open {}", path.display()), errno: ENOENT });
+        }
+        Ok(self.handle(path))
+    }
+
+    fn create_zeroed(&mut self, path: &Path, bytes: u64) -> Result<DiskFile, Fault> {
+        self.call("create", path)?;
+        if self.files.contains_key(path) {
+            return Err(Fault { what: format!("create {}", path.display()), errno: EEXIST });
+        }
+        assert!(path.parent().is_some_and(|p| self.dirs.iter().any(|d| d == p)), "no directory for {path:?}");
+        self.files.insert(path.into(), Bytes::default());
+        self.call("fill", path)?;
+        let zeros = vec![0; bytes as usize];
+        self.files.insert(path.into(), Bytes { durable: zeros.clone(), now: zeros });
+        Ok(self.handle(path))
+    }
+
+    fn len(&mut self, file: DiskFile) -> Result<u64, Fault> {
+        let path = self.path(file);
+        self.call("length of", &path)?;
+        Ok(self.files[&path].now.len() as u64)
+    }
+
+    fn read(&mut self, file: DiskFile, at: u64, len: usize) -> Result<Buffer, Fault> {
+        let path = self.path(file);
+        self.call("read", &path)?;
+        let bytes = &self.files[&path].now;
+        let end = bytes.len().min(at as usize + len);
+        Ok(Buffer::copy_of(bytes.get(at as usize..end).unwrap_or_default()))
+    }
+
+    fn write(&mut self, file: DiskFile, at: u64, data: &Buffer) -> Result<(), Fault> {
+        let path = self.path(file);
+        self.call("write", &path)?;
+        assert!(at % BLOCK as u64 == 0 && data.len() % BLOCK == 0, "direct writes are whole blocks");
+        let bytes = self.files.get_mut(&path).expect("an open file exists");
+        bytes.now[at as usize..at as usize + data.len()].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn flush(&mut self, file: DiskFile) -> Result<(), Fault> {
+        let path = self.path(file);
+        self.call("flush", &path)?;
+        let bytes = self.files.get_mut(&path).expect("an open file exists");
+        bytes.durable.clone_from(&bytes.now);
+        Ok(())
+    }
+
+    fn close(&mut self, file: DiskFile) {
+        self.open.remove(&file);
+    }
+
+    fn create_dir(&mut self, path: &Path) -> Result<(), Fault> {
+        self.call("create directory", path)?;
+        if !self.dirs.iter().any(|d| d == path) {
+            self.dirs.push(path.into());
+        }
+        Ok(())
+    }
+
+    fn list(&mut self, path: &Path) -> Result<Vec<PathBuf>, Fault> {
+        self.call("list", path)?;
+        let all = self.files.keys().chain(&self.dirs).filter(|p| p.parent() == Some(path));
+        let mut names: Vec<PathBuf> = all.filter_map(|p| p.file_name()).map(PathBuf::from).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    fn remove(&mut self, path: &Path) -> Result<(), Fault> {
+        self.call("remove", path)?;
+        self.files.remove(path).map(|_| ()).ok_or(Fault { what: "remove".into(), errno: ENOENT })
+    }
+}
