@@ -2,6 +2,7 @@
 
 pub mod datadir;
 pub mod log;
+pub mod mutants;
 pub mod shard;
 
 #[cfg(test)]

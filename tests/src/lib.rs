@@ -4,3 +4,4 @@ pub mod kill;
 pub mod ledger;
 pub mod partitions;
 pub mod process;
+pub mod sim;

@@ -1,0 +1,599 @@
+//! The virtual drive: what a write, a flush, a kill and a power loss do to bytes.
+//!
+//! Per 4 KiB sector the drive knows the durable bytes and the writes that completed since the last flush that covered
+//! them. Reads see the latest. A flush of *any* file makes durable what every file wrote before the flush was submitted,
+//! as a real device does, except sectors of a file whose extents are not initialised on the drive: those need a flush
+//! of that very file (until then their metadata does not exist and they read as zeros after a power loss). With
+//! [`OneFlush::OwnFileOnly`] a flush covers its own file alone, as on a filesystem that redirects writes.
+//!
+//! At a power loss each sector that has pending writes becomes, one by one: its old bytes, those of one of its pending
+//! writes, a mixture in 512-byte pieces, or zeros. A kill of the process only ends the ops under way; pending writes stay
+//! in the drive's cache, readable and not durable.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use tidegate_reactor::buffer::{BLOCK, Buffer, View};
+use tidegate_reactor::op::{Fault, OpenHow};
+
+use super::random::Random;
+
+const SECTOR: usize = BLOCK;
+/// The unit in which a sector tears.
+const PIECE: usize = 512;
+
+const EIO: i32 = 5;
+const ENOENT: i32 = 2;
+const EEXIST: i32 = 17;
+const ENOSPC: i32 = 28;
+
+/// A file's identity on the drive; a removed file keeps its own while it is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Inode(pub u64);
+
+/// An op that the drive has taken and not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket(u64);
+
+/// What a flush covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OneFlush {
+    /// Every initialised sector of the device, and all of the file itself.
+    WholeDevice,
+    /// The file itself.
+    OwnFileOnly,
+}
+
+/// How often ops fail, each in a million.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FaultRates {
+    /// A write ends with EIO; any part of it may have been done.
+    pub write_error: u32,
+    /// A write ends early, on a multiple of the block.
+    pub short_write: u32,
+    /// A flush ends with EIO; anything it should have covered may be lost, and the next flush says OK.
+    pub flush_error: u32,
+    /// A read ends with EIO.
+    pub read_error: u32,
+    /// A file cannot be created for want of space.
+    pub full: u32,
+}
+
+/// What has been tried on the drive, to tell whether a run was interesting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is a count of what its name says")]
+pub struct Coverage {
+    pub reads: u64,
+    pub read_errors: u64,
+    pub writes: u64,
+    pub write_errors: u64,
+    pub short_writes: u64,
+    pub flushes: u64,
+    pub flush_errors: u64,
+    pub creates: u64,
+    pub full: u64,
+    pub removes: u64,
+    pub kills: u64,
+    pub power_losses: u64,
+    /// Power losses in which at least one pending write was dropped.
+    pub power_losses_that_drop: u64,
+    pub sectors_old: u64,
+    pub sectors_new: u64,
+    pub sectors_torn: u64,
+    pub sectors_zero: u64,
+}
+
+impl Coverage {
+    /// Adds the counts of another run.
+    pub fn add(&mut self, other: &Coverage) {
+        self.reads += other.reads;
+        self.read_errors += other.read_errors;
+        self.writes += other.writes;
+        self.write_errors += other.write_errors;
+        self.short_writes += other.short_writes;
+        self.flushes += other.flushes;
+        self.flush_errors += other.flush_errors;
+        self.creates += other.creates;
+        self.full += other.full;
+        self.removes += other.removes;
+        self.kills += other.kills;
+        self.power_losses += other.power_losses;
+        self.power_losses_that_drop += other.power_losses_that_drop;
+        self.sectors_old += other.sectors_old;
+        self.sectors_new += other.sectors_new;
+        self.sectors_torn += other.sectors_torn;
+        self.sectors_zero += other.sectors_zero;
+    }
+}
+
+/// The drive with its one filesystem. It outlives every start of the broker in a run.
+#[derive(Debug)]
+pub struct VirtualDisk {
+    random: Random,
+    one_flush: OneFlush,
+    /// Bytes that all files together may have.
+    capacity: u64,
+    names: BTreeMap<PathBuf, Inode>,
+    dirs: BTreeSet<PathBuf>,
+    files: BTreeMap<Inode, VirtualFile>,
+    underway: BTreeMap<Ticket, Underway>,
+    /// Rises with every completed write; orders writes and flushes.
+    tick: u64,
+    next: u64,
+    /// How often ops fail from now on.
+    pub faults: FaultRates,
+    coverage: Coverage,
+}
+
+type Sector = Box<[u8; SECTOR]>;
+
+#[derive(Debug, Default)]
+struct VirtualFile {
+    sectors: Vec<SectorState>,
+    /// The sectors that have pending writes.
+    dirty: BTreeSet<usize>,
+}
+
+#[derive(Debug, Default)]
+struct SectorState {
+    /// None: zeros.
+    durable: Option<Sector>,
+    /// Whether the sector's extent is initialised on the drive, so that a flush of another file covers it.
+    initialised: bool,
+    /// Completed writes that no flush has covered, oldest first.
+    pending: Vec<Version>,
+}
+
+#[derive(Debug)]
+struct Version {
+    bytes: Sector,
+    tick: u64,
+    /// The write it belongs to, so that a power loss can treat a write as one.
+    write: Ticket,
+}
+
+#[derive(Debug)]
+enum Underway {
+    Write { inode: Inode, at: u64, data: View },
+    Flush { inode: Inode, tick: u64 },
+    Create { path: PathBuf, inode: Inode, bytes: u64 },
+    Remove { path: PathBuf },
+}
+
+/// How a power loss treats one write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Kept,
+    Dropped,
+    Mixed,
+}
+
+impl VirtualDisk {
+    /// An empty drive of `capacity` bytes.
+    pub fn new(random: Random, one_flush: OneFlush, capacity: u64) -> VirtualDisk {
+        VirtualDisk {
+            random,
+            one_flush,
+            capacity,
+            names: BTreeMap::new(),
+            dirs: BTreeSet::from([PathBuf::from("/")]),
+            files: BTreeMap::new(),
+            underway: BTreeMap::new(),
+            tick: 0,
+            next: 1,
+            faults: FaultRates::default(),
+            coverage: Coverage::default(),
+        }
+    }
+
+    /// What has been tried so far.
+    pub fn coverage(&self) -> Coverage {
+        self.coverage
+    }
+
+    /// Whether any completed write is not durable yet.
+    pub fn has_pending(&self) -> bool {
+        self.files.values().any(|f| !f.dirty.is_empty())
+    }
+
+    /// The file of that name.
+    pub fn lookup(&self, path: &Path) -> Result<Inode, Fault> {
+        self.names.get(path).copied().ok_or_else(|| fault(format!("open {}", path.display()), ENOENT))
+    }
+
+    /// The file's length in bytes.
+    pub fn len(&self, inode: Inode) -> u64 {
+        (self.files[&inode].sectors.len() * SECTOR) as u64
+    }
+
+    /// All files that have a name, sorted.
+    pub fn list(&self, dir: &Path) -> Vec<PathBuf> {
+        let files = self.names.keys().filter(|p| p.parent() == Some(dir));
+        let dirs = self.dirs.iter().filter(|p| p.parent() == Some(dir));
+        let mut names: Vec<PathBuf> =
+            files.chain(dirs).filter_map(|p| p.file_name()).map(PathBuf::from).collect();
+        names.sort();
+        names
+    }
+
+    /// Whether a directory of that name exists.
+    pub fn has_dir(&self, path: &Path) -> bool {
+        self.dirs.contains(path)
+    }
+
+    /// Creates a directory, durable at once.
+    pub fn create_dir(&mut self, path: &Path) -> Result<(), Fault> {
+        self.require_parent(path)?;
+        self.dirs.insert(path.to_path_buf());
+        Ok(())
+    }
+
+    /// Submits a write of whole blocks inside the file.
+    ///
+    /// # Panics
+    /// If place or length are not multiples of the block, the range is not inside the file, or another write under way
+    /// overlaps it: all three are faults of the broker.
+    pub fn begin_write(&mut self, inode: Inode, at: u64, data: View) -> Ticket {
+        assert!(at.is_multiple_of(SECTOR as u64), "a write at {at}, not a multiple of the block");
+        assert!(!data.is_empty() && data.len().is_multiple_of(SECTOR), "a write of {} bytes", data.len());
+        assert!((data.as_ptr() as usize).is_multiple_of(SECTOR), "a write from unaligned memory");
+        let end = at + data.len() as u64;
+        assert!(end <= self.len(inode), "a write up to {end} in a file of {} bytes", self.len(inode));
+        for other in self.underway.values() {
+            if let Underway::Write { inode: i, at: other_at, data: other } = other
+                && *i == inode
+            {
+                let apart = end <= *other_at || *other_at + other.len() as u64 <= at;
+                assert!(apart, "two writes under way overlap at {at} and {other_at}");
+            }
+        }
+        self.begin(Underway::Write { inode, at, data })
+    }
+
+    /// Ends a write: how many bytes were done. Fails as the fault rates say.
+    pub fn end_write(&mut self, ticket: Ticket) -> Result<usize, Fault> {
+        let Some(Underway::Write { inode, at, data }) = self.underway.remove(&ticket) else {
+            panic!("{ticket:?} is no write under way");
+        };
+        self.coverage.writes += 1;
+        if self.random.chance(self.faults.write_error) {
+            self.coverage.write_errors += 1;
+            self.apply_some(ticket, inode, at, &data);
+            return Err(fault(format!("write at {at}"), EIO));
+        }
+        let mut done = data.len();
+        if done > SECTOR && self.random.chance(self.faults.short_write) {
+            self.coverage.short_writes += 1;
+            done = SECTOR * self.random.between(1, (done / SECTOR) as u64 - 1) as usize;
+        }
+        self.apply(ticket, inode, at, &data[..done]);
+        Ok(done)
+    }
+
+    /// Submits a flush: it covers the writes that have completed by now.
+    pub fn begin_flush(&mut self, inode: Inode) -> Ticket {
+        let tick = self.tick;
+        self.begin(Underway::Flush { inode, tick })
+    }
+
+    /// Ends a flush. If it fails, every sector that it should have covered is durable, still pending or silently lost.
+    pub fn end_flush(&mut self, ticket: Ticket) -> Result<(), Fault> {
+        let Some(Underway::Flush { inode, tick }) = self.underway.remove(&ticket) else {
+            panic!("{ticket:?} is no flush under way");
+        };
+        self.coverage.flushes += 1;
+        if !self.random.chance(self.faults.flush_error) {
+            self.cover(inode, tick);
+            return Ok(());
+        }
+        self.coverage.flush_errors += 1;
+        let lose_all = self.random.chance(500_000);
+        let random = &mut self.random;
+        for file in self.files.values_mut() {
+            for index in file.dirty.clone() {
+                if lose_all || random.chance(500_000) {
+                    file.sectors[index].pending.retain(|v| v.tick > tick);
+                    file.tidy(index);
+                }
+            }
+        }
+        if self.random.chance(300_000) {
+            self.cover(inode, tick);
+        }
+        Err(fault("fdatasync".to_string(), EIO))
+    }
+
+    /// Submits the opening of a file; a new one has its name when the op ends.
+    pub fn begin_open(&mut self, path: &Path, how: OpenHow) -> Ticket {
+        let inode = Inode(self.next);
+        let bytes = match how {
+            OpenHow::Existing => u64::MAX,
+            OpenHow::New { bytes } => bytes,
+        };
+        self.begin(Underway::Create { path: path.to_path_buf(), inode, bytes })
+    }
+
+    /// Ends an opening. A new file is allocated, durable with its name, and not initialised.
+    pub fn end_open(&mut self, ticket: Ticket) -> Result<Inode, Fault> {
+        let Some(Underway::Create { path, inode, bytes }) = self.underway.remove(&ticket) else {
+            panic!("{ticket:?} is no opening under way");
+        };
+        if bytes == u64::MAX {
+            return self.lookup(&path);
+        }
+        self.coverage.creates += 1;
+        if self.names.contains_key(&path) {
+            return Err(fault(format!("create {}", path.display()), EEXIST));
+        }
+        self.require_parent(&path)?;
+        if self.used() + bytes > self.capacity || self.random.chance(self.faults.full) {
+            self.coverage.full += 1;
+            return Err(fault(format!("create {}", path.display()), ENOSPC));
+        }
+        self.create(path, inode, bytes);
+        Ok(inode)
+    }
+
+    /// Submits the removal of a name.
+    pub fn begin_remove(&mut self, path: &Path) -> Ticket {
+        self.begin(Underway::Remove { path: path.to_path_buf() })
+    }
+
+    /// Ends a removal, durable.
+    pub fn end_remove(&mut self, ticket: Ticket) -> Result<(), Fault> {
+        let Some(Underway::Remove { path }) = self.underway.remove(&ticket) else {
+            panic!("{ticket:?} is no removal under way");
+        };
+        self.coverage.removes += 1;
+        match self.names.remove(&path) {
+            Some(_) => Ok(()),
+            None => Err(fault(format!("remove {}", path.display()), ENOENT)),
+        }
+    }
+
+    /// Reads what a read that ends now sees; short at the end of the file.
+    pub fn read(&mut self, inode: Inode, at: u64, len: usize) -> Result<Buffer, Fault> {
+        assert!(at.is_multiple_of(SECTOR as u64), "a read at {at}, not a multiple of the block");
+        assert!(len.is_multiple_of(SECTOR), "a read of {len} bytes, not a multiple of the block");
+        self.coverage.reads += 1;
+        if self.random.chance(self.faults.read_error) {
+            self.coverage.read_errors += 1;
+            return Err(fault(format!("read at {at}"), EIO));
+        }
+        let file = &self.files[&inode];
+        let first = (at / SECTOR as u64) as usize;
+        let last = (first + len / SECTOR).min(file.sectors.len());
+        let mut buf = Buffer::zeroed(len);
+        for index in first..last {
+            match file.sectors[index].latest() {
+                Some(bytes) => buf.extend(&bytes[..]),
+                None => buf.extend(&[0; SECTOR]),
+            }
+        }
+        Ok(buf)
+    }
+
+    /// The process dies: ops under way end anywhere, completed writes stay in the drive's cache.
+    pub fn kill(&mut self) {
+        self.coverage.kills += 1;
+        self.end_underway();
+    }
+
+    /// The power goes: ops under way end anywhere, and of every pending sector the drive keeps what it likes.
+    pub fn power_loss(&mut self) {
+        self.coverage.power_losses += 1;
+        self.end_underway();
+        let kept_per_million = self.random.pick(&[0, 300_000, 700_000, 950_000, 1_000_000]);
+        let mixed_per_million = self.random.pick(&[0, 100_000, 500_000]);
+        let mut fates: BTreeMap<Ticket, Fate> = BTreeMap::new();
+        let (random, coverage) = (&mut self.random, &mut self.coverage);
+        let old_before = coverage.sectors_old;
+        for file in self.files.values_mut() {
+            for index in std::mem::take(&mut file.dirty) {
+                file.sectors[index].lose_power(random, coverage, |random, write| {
+                    *fates.entry(write).or_insert_with(|| {
+                        if random.chance(mixed_per_million) {
+                            Fate::Mixed
+                        } else if random.chance(kept_per_million) {
+                            Fate::Kept
+                        } else {
+                            Fate::Dropped
+                        }
+                    })
+                });
+            }
+        }
+        self.coverage.power_losses_that_drop += u64::from(self.coverage.sectors_old > old_before);
+    }
+
+    /// The whole file is zero-filled and flushed by its own: from now on a flush of any file covers it.
+    pub fn initialise(&mut self, inode: Inode) {
+        let file = self.files.get_mut(&inode).expect("a file of this drive");
+        for sector in &mut file.sectors {
+            sector.initialised = true;
+        }
+    }
+
+    /// Flips one bit of a durable sector: rot. Returns false if the sector has never been written.
+    pub fn rot(&mut self, inode: Inode, at: u64) -> bool {
+        let file = self.files.get_mut(&inode).expect("a file of this drive");
+        match &mut file.sectors[at as usize / SECTOR].durable {
+            Some(bytes) => {
+                bytes[at as usize % SECTOR] ^= 1;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn begin(&mut self, op: Underway) -> Ticket {
+        let ticket = Ticket(self.next);
+        self.next += 1;
+        self.underway.insert(ticket, op);
+        ticket
+    }
+
+    fn used(&self) -> u64 {
+        self.files.values().map(|f| (f.sectors.len() * SECTOR) as u64).sum()
+    }
+
+    fn require_parent(&self, path: &Path) -> Result<(), Fault> {
+        match path.parent() {
+            Some(parent) if self.dirs.contains(parent) => Ok(()),
+            _ => Err(fault(format!("create {}: no such directory", path.display()), ENOENT)),
+        }
+    }
+
+    fn create(&mut self, path: PathBuf, inode: Inode, bytes: u64) {
+        assert!(bytes.is_multiple_of(SECTOR as u64), "{}: {bytes} bytes are no whole blocks", path.display());
+        let mut file = VirtualFile::default();
+        file.sectors.resize_with(bytes as usize / SECTOR, SectorState::default);
+        self.files.insert(inode, file);
+        self.names.insert(path, inode);
+    }
+
+    /// Makes durable what a flush of `inode`, submitted at `tick`, covers.
+    fn cover(&mut self, inode: Inode, tick: u64) {
+        for (other, file) in &mut self.files {
+            if *other != inode && self.one_flush == OneFlush::OwnFileOnly {
+                continue;
+            }
+            for index in file.dirty.clone() {
+                let sector = &mut file.sectors[index];
+                if *other != inode && !sector.initialised {
+                    continue;
+                }
+                let covered = sector.pending.iter().take_while(|v| v.tick <= tick).count();
+                if let Some(last) = sector.pending.drain(..covered).next_back() {
+                    sector.durable = Some(last.bytes);
+                    sector.initialised = true;
+                }
+                file.tidy(index);
+            }
+        }
+    }
+
+    fn apply(&mut self, write: Ticket, inode: Inode, at: u64, data: &[u8]) {
+        self.tick += 1;
+        let tick = self.tick;
+        let file = self.files.get_mut(&inode).expect("a file of this drive");
+        let first = at as usize / SECTOR;
+        for (i, chunk) in data.chunks_exact(SECTOR).enumerate() {
+            let mut bytes = Box::new([0; SECTOR]);
+            bytes.copy_from_slice(chunk);
+            file.sectors[first + i].pending.push(Version { bytes, tick, write });
+            file.dirty.insert(first + i);
+        }
+    }
+
+    /// Any of the write's sectors reach the drive's cache.
+    fn apply_some(&mut self, write: Ticket, inode: Inode, at: u64, data: &View) {
+        for index in 0..data.len() / SECTOR {
+            if self.random.chance(500_000) {
+                let from = index * SECTOR;
+                self.apply(write, inode, at + from as u64, &data[from..from + SECTOR]);
+            }
+        }
+    }
+
+    /// What becomes of the ops under way when nobody waits for them any more.
+    fn end_underway(&mut self) {
+        for (ticket, op) in std::mem::take(&mut self.underway) {
+            let happens = self.random.chance(500_000);
+            match op {
+                Underway::Write { inode, at, data } if happens => self.apply(ticket, inode, at, &data),
+                Underway::Write { inode, at, data } => self.apply_some(ticket, inode, at, &data),
+                Underway::Flush { inode, tick } if happens => self.cover(inode, tick),
+                Underway::Create { path, inode, bytes } if happens && bytes != u64::MAX => {
+                    let room = self.used() + bytes <= self.capacity;
+                    if room && !self.names.contains_key(&path) && self.require_parent(&path).is_ok() {
+                        self.create(path, inode, bytes);
+                    }
+                }
+                Underway::Remove { path } if happens => {
+                    self.names.remove(&path);
+                }
+                Underway::Flush { .. } | Underway::Create { .. } | Underway::Remove { .. } => {}
+            }
+        }
+        // Nobody holds a file open any more: what has no name is gone.
+        let named: BTreeSet<Inode> = self.names.values().copied().collect();
+        self.files.retain(|inode, _| named.contains(inode));
+    }
+}
+
+impl VirtualFile {
+    fn tidy(&mut self, index: usize) {
+        if self.sectors[index].pending.is_empty() {
+            self.dirty.remove(&index);
+        }
+    }
+}
+
+impl SectorState {
+    fn latest(&self) -> Option<&Sector> {
+        self.pending.last().map(|v| &v.bytes).or(self.durable.as_ref())
+    }
+
+    fn lose_power(
+        &mut self,
+        random: &mut Random,
+        coverage: &mut Coverage,
+        mut fate_of: impl FnMut(&mut Random, Ticket) -> Fate,
+    ) {
+        let old = self.durable.take();
+        let mut kept: Option<Sector> = None;
+        let mut versions = std::mem::take(&mut self.pending);
+        while let Some(version) = versions.pop() {
+            let how = match fate_of(random, version.write) {
+                Fate::Kept => 0,
+                Fate::Dropped => 1,
+                Fate::Mixed => random.below(4),
+            };
+            match how {
+                0 => {
+                    coverage.sectors_new += 1;
+                    kept = Some(version.bytes);
+                }
+                1 => {
+                    coverage.sectors_old += 1;
+                    continue;
+                }
+                2 => {
+                    coverage.sectors_torn += 1;
+                    let below = versions.last().map(|v| &v.bytes).or(old.as_ref());
+                    kept = Some(torn(random, version.bytes, below));
+                }
+                _ => {
+                    coverage.sectors_zero += 1;
+                    kept = Some(Box::new([0; SECTOR]));
+                }
+            }
+            self.initialised = true;
+            break;
+        }
+        self.durable = kept.or(old);
+    }
+}
+
+/// New bytes in which some 512-byte pieces are still those from below.
+fn torn(random: &mut Random, mut new: Sector, below: Option<&Sector>) -> Sector {
+    for piece in 0..SECTOR / PIECE {
+        if random.chance(500_000) {
+            let range = piece * PIECE..(piece + 1) * PIECE;
+            match below {
+                Some(below) => new[range.clone()].copy_from_slice(&below[range]),
+                None => new[range].fill(0),
+            }
+        }
+    }
+    new
+}
+
+fn fault(what: String, errno: i32) -> Fault {
+    Fault { what, errno }
+}
+
+#[cfg(test)]
+#[path = "disk_test.rs"]
+mod disk_test;

@@ -1,0 +1,433 @@
+//! Virtual connections: bytes arrive late and in pieces, windows fill up, and a connection may be cut at any time.
+//!
+//! A [`Link`] joins a peer (a simulated client) to one shard's socket. Each direction is a pipe whose pieces have a time of
+//! arrival; the order within a direction is kept, as TCP keeps it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tidegate_reactor::buffer::{Buffer, View};
+use tidegate_reactor::op::{Event, Fault, ShardIndex, Socket, Tag};
+
+use super::random::Random;
+
+const ECONNRESET: i32 = 104;
+const EPIPE: i32 = 32;
+
+/// A connection as its peer knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Link(pub u64);
+
+/// What a peer asks of the network.
+#[derive(Debug)]
+pub enum PeerOp {
+    /// Connect. The link's number is the peer's to choose, unique in the run.
+    Connect(Link),
+    /// Send bytes; they are dropped if the link is gone.
+    Send(Link, Vec<u8>),
+    /// Stop taking bytes from the link, or take them again.
+    Reading(Link, Reading),
+    /// Close the link from the peer's side.
+    Close(Link),
+    /// Wake the peer up at that time of the run, in nanoseconds.
+    WakeAt(u64),
+}
+
+/// Whether a peer takes what arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// It does.
+    On,
+    /// It does not: the window fills up.
+    Off,
+}
+
+/// What a peer learns from the network.
+#[derive(Debug)]
+pub enum PeerEvent {
+    /// Bytes have arrived.
+    Bytes(Link, Vec<u8>),
+    /// The link is gone: closed by the broker, cut, or the broker has ended.
+    Gone(Link),
+    /// The time of a [`PeerOp::WakeAt`] has come.
+    Wake,
+}
+
+/// Something outside the broker that speaks to it over links.
+pub trait Peer {
+    /// Takes what has happened and adds what follows. `now_ns` is the time of the run.
+    fn act(&mut self, now_ns: u64, events: Vec<PeerEvent>, ops: &mut Vec<PeerOp>);
+}
+
+/// How the network treats bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Weather {
+    /// The shortest and longest delay of a piece, in nanoseconds.
+    pub delay_ns: (u64, u64),
+    /// The largest piece, in bytes.
+    pub piece_bytes_max: u64,
+    /// Bytes that a direction holds before its sender has to wait.
+    pub window_bytes: usize,
+    /// How often a link is cut, in a million pieces.
+    pub cut: u32,
+}
+
+impl Default for Weather {
+    fn default() -> Weather {
+        Weather { delay_ns: (20_000, 300_000), piece_bytes_max: 16 << 10, window_bytes: 64 << 10, cut: 0 }
+    }
+}
+
+/// All links of a run.
+#[derive(Debug)]
+pub struct Network {
+    random: Random,
+    /// How bytes are treated from now on.
+    pub weather: Weather,
+    links: BTreeMap<Link, LinkState>,
+    sockets: BTreeMap<Socket, Link>,
+    next_socket: u64,
+    /// How many links were cut.
+    cuts: u64,
+}
+
+#[derive(Debug)]
+struct LinkState {
+    peer: usize,
+    /// The shard and socket that hold it; none before it is accepted and after it is closed.
+    end: Option<(ShardIndex, Socket)>,
+    to_broker: Pipe,
+    to_peer: Pipe,
+    receiving: Option<Buffer>,
+    sending: Option<Sending>,
+    reading: Reading,
+    cut: bool,
+}
+
+#[derive(Debug)]
+struct Sending {
+    views: VecDeque<View>,
+    tag: Tag,
+}
+
+#[derive(Debug, Default)]
+struct Pipe {
+    pieces: VecDeque<(u64, Vec<u8>)>,
+    bytes: usize,
+    last_at_ns: u64,
+    /// The writer has closed its side; its reader sees the end after the last piece.
+    ended: bool,
+}
+
+/// What follows from looking at a link.
+#[derive(Debug, Default)]
+pub struct Pumped {
+    /// For the shard that holds it.
+    pub events: Vec<(ShardIndex, Event)>,
+    /// For its peer.
+    pub peer_events: Vec<(usize, PeerEvent)>,
+    /// Look again then.
+    pub look_at_ns: Vec<u64>,
+}
+
+impl Network {
+    /// A network without links.
+    pub fn new(random: Random) -> Network {
+        Network {
+            random,
+            weather: Weather::default(),
+            links: BTreeMap::new(),
+            sockets: BTreeMap::new(),
+            next_socket: 1,
+            cuts: 0,
+        }
+    }
+
+    /// How many links were cut so far.
+    pub fn cuts(&self) -> u64 {
+        self.cuts
+    }
+
+    /// The delay of a piece, in nanoseconds.
+    pub fn delay_ns(&mut self) -> u64 {
+        let (low, high) = self.weather.delay_ns;
+        self.random.between(low, high)
+    }
+
+    /// A peer connects; the broker has not accepted yet.
+    pub fn connect(&mut self, link: Link, peer: usize) {
+        let state = LinkState {
+            peer,
+            end: None,
+            to_broker: Pipe::default(),
+            to_peer: Pipe::default(),
+            receiving: None,
+            sending: None,
+            reading: Reading::On,
+            cut: false,
+        };
+        assert!(self.links.insert(link, state).is_none(), "{link:?} is in use");
+    }
+
+    /// The link reaches a shard; none if it is gone meanwhile.
+    pub fn arrive(&mut self, link: Link, shard: ShardIndex) -> Option<Socket> {
+        let socket = Socket(self.next_socket);
+        let state = self.links.get_mut(&link)?;
+        self.next_socket += 1;
+        state.end = Some((shard, socket));
+        self.sockets.insert(socket, link);
+        Some(socket)
+    }
+
+    /// The link of a socket that the shard holds.
+    ///
+    /// # Panics
+    /// If the shard does not hold it: an op on a socket that was closed or given away is a fault of the broker.
+    pub fn link_of(&self, shard: ShardIndex, socket: Socket) -> Link {
+        let link = *self.sockets.get(&socket).unwrap_or_else(|| panic!("{socket:?} is not open"));
+        let end = self.links[&link].end;
+        assert_eq!(end, Some((shard, socket)), "an op on a socket of another shard");
+        link
+    }
+
+    /// Takes the socket away from its shard to give it to another.
+    pub fn leave(&mut self, shard: ShardIndex, socket: Socket) -> Link {
+        let link = self.link_of(shard, socket);
+        let state = self.links.get_mut(&link).expect("just found");
+        assert!(state.receiving.is_none() && state.sending.is_none(), "{socket:?} has ops under way");
+        state.end = None;
+        self.sockets.remove(&socket);
+        link
+    }
+
+    /// A shard wants bytes.
+    pub fn receive(&mut self, link: Link, mut buf: Buffer) {
+        assert!(!buf.free_mut().is_empty(), "a receive into a full buffer");
+        let state = self.links.get_mut(&link).expect("a link with a socket");
+        assert!(state.receiving.is_none(), "two receives on one socket");
+        state.receiving = Some(buf);
+    }
+
+    /// A shard sends bytes.
+    pub fn send(&mut self, link: Link, views: Vec<View>, tag: Tag) {
+        let state = self.links.get_mut(&link).expect("a link with a socket");
+        assert!(state.sending.is_none(), "two sends on one socket");
+        state.sending = Some(Sending { views: views.into(), tag });
+    }
+
+    /// A peer sends bytes. Returns whether the link exists.
+    pub fn peer_send(&mut self, now_ns: u64, link: Link, bytes: &[u8]) -> bool {
+        let Some(state) = self.links.get_mut(&link).filter(|s| !s.to_broker.ended && !s.cut) else {
+            return false;
+        };
+        for piece in pieces(&mut self.random, &self.weather, bytes) {
+            state.to_broker.push(
+                now_ns,
+                self.random.between(self.weather.delay_ns.0, self.weather.delay_ns.1),
+                piece,
+            );
+        }
+        true
+    }
+
+    /// A peer takes bytes or does not. Returns whether the link exists.
+    pub fn set_reading(&mut self, link: Link, reading: Reading) -> bool {
+        let Some(state) = self.links.get_mut(&link) else { return false };
+        state.reading = reading;
+        true
+    }
+
+    /// A peer closes its link. Returns whether the link exists.
+    pub fn peer_close(&mut self, link: Link) -> bool {
+        let Some(state) = self.links.get_mut(&link) else { return false };
+        state.to_broker.ended = true;
+        // Whatever the broker still sends goes nowhere.
+        state.reading = Reading::On;
+        true
+    }
+
+    /// Cuts a link: what is on its way is gone, and both sides learn it.
+    pub fn cut(&mut self, link: Link) {
+        if let Some(state) = self.links.get_mut(&link)
+            && !state.cut
+        {
+            state.cut = true;
+            self.cuts += 1;
+        }
+    }
+
+    /// Ends what the shard has under way on a socket and forgets it. The peer sees the end after what was sent.
+    pub fn close(&mut self, shard: ShardIndex, socket: Socket) -> (Link, Vec<Event>) {
+        let link = self.link_of(shard, socket);
+        self.sockets.remove(&socket);
+        let state = self.links.get_mut(&link).expect("just found");
+        state.end = None;
+        state.to_peer.ended = true;
+        let closed = || Fault { what: "receive".to_string(), errno: ECONNRESET };
+        let mut events = Vec::new();
+        if let Some(buf) = state.receiving.take() {
+            events.push(Event::Received { socket, buf, result: Err(closed()) });
+        }
+        if let Some(sending) = state.sending.take() {
+            let fault = Fault { what: "send".to_string(), errno: EPIPE };
+            events.push(Event::Sent { socket, tag: sending.tag, result: Err(fault) });
+        }
+        events.push(Event::Closed { socket });
+        (link, events)
+    }
+
+    /// The broker has ended: all links are gone. Returns whom to tell.
+    pub fn end_all(&mut self) -> Vec<(usize, Link)> {
+        self.sockets.clear();
+        std::mem::take(&mut self.links).into_iter().map(|(link, state)| (state.peer, link)).collect()
+    }
+
+    /// All links, for a choice among them.
+    pub fn links(&self) -> Vec<Link> {
+        self.links.keys().copied().collect()
+    }
+
+    /// Moves what can move on a link now.
+    pub fn pump(&mut self, now_ns: u64, link: Link) -> Pumped {
+        let mut out = Pumped::default();
+        let Network { random, weather, links, cuts, .. } = self;
+        let Some(state) = links.get_mut(&link) else { return out };
+        if !state.cut && state.to_broker.bytes + state.to_peer.bytes > 0 && random.chance(weather.cut) {
+            state.cut = true;
+            *cuts += 1;
+        }
+        if state.cut {
+            state.end_cut(&mut out, link);
+        } else {
+            state.pump_send(now_ns, random, weather);
+            state.pump_receive(now_ns, &mut out);
+            state.pump_peer(now_ns, link, &mut out);
+            state.pump_sent(&mut out);
+            out.look_at_ns.extend(state.to_broker.next_at().filter(|at| *at > now_ns));
+            out.look_at_ns.extend(state.to_peer.next_at().filter(|at| *at > now_ns));
+        }
+        let peer_done = state.cut || (state.to_peer.ended && state.to_peer.pieces.is_empty());
+        if peer_done && state.end.is_none() {
+            if !state.cut {
+                out.peer_events.push((state.peer, PeerEvent::Gone(link)));
+            }
+            self.links.remove(&link);
+        }
+        out
+    }
+}
+
+impl LinkState {
+    fn end_cut(&mut self, out: &mut Pumped, link: Link) {
+        if !self.to_peer.ended {
+            self.to_peer.ended = true;
+            out.peer_events.push((self.peer, PeerEvent::Gone(link)));
+        }
+        self.to_broker = Pipe { ended: true, ..Pipe::default() };
+        self.to_peer.pieces.clear();
+        let Some((shard, socket)) = self.end else { return };
+        if let Some(buf) = self.receiving.take() {
+            let fault = Fault { what: "receive".to_string(), errno: ECONNRESET };
+            out.events.push((shard, Event::Received { socket, buf, result: Err(fault) }));
+        }
+        if let Some(sending) = self.sending.take() {
+            let fault = Fault { what: "send".to_string(), errno: EPIPE };
+            out.events.push((shard, Event::Sent { socket, tag: sending.tag, result: Err(fault) }));
+        }
+    }
+
+    /// Puts as much into the pipe as the window allows.
+    fn pump_send(&mut self, now_ns: u64, random: &mut Random, weather: &Weather) {
+        let Some(sending) = &mut self.sending else { return };
+        while let Some(view) = sending.views.pop_front() {
+            let room = weather.window_bytes.saturating_sub(self.to_peer.bytes);
+            let part = room.min(view.len());
+            for piece in pieces(random, weather, &view[..part]) {
+                let delay = random.between(weather.delay_ns.0, weather.delay_ns.1);
+                self.to_peer.push(now_ns, delay, piece);
+            }
+            if part < view.len() {
+                let rest = view.slice(part..view.len());
+                sending.views.push_front(rest);
+                return;
+            }
+        }
+    }
+
+    fn pump_sent(&mut self, out: &mut Pumped) {
+        let done = self.sending.as_ref().is_some_and(|s| s.views.is_empty());
+        if let (true, Some((shard, socket))) = (done, self.end)
+            && let Some(sending) = self.sending.take()
+        {
+            out.events.push((shard, Event::Sent { socket, tag: sending.tag, result: Ok(()) }));
+        }
+    }
+
+    fn pump_receive(&mut self, now_ns: u64, out: &mut Pumped) {
+        let Some((shard, socket)) = self.end else { return };
+        let Some(mut buf) = self.receiving.take() else { return };
+        let pipe = &mut self.to_broker;
+        let n = match pipe.pieces.front_mut() {
+            Some((at, piece)) if *at <= now_ns => {
+                let n = piece.len().min(buf.free_mut().len());
+                buf.extend(&piece[..n]);
+                piece.drain(..n);
+                if piece.is_empty() {
+                    pipe.pieces.pop_front();
+                }
+                pipe.bytes -= n;
+                n
+            }
+            None if pipe.ended => 0,
+            _ => {
+                self.receiving = Some(buf);
+                return;
+            }
+        };
+        out.events.push((shard, Event::Received { socket, buf, result: Ok(n) }));
+    }
+
+    fn pump_peer(&mut self, now_ns: u64, link: Link, out: &mut Pumped) {
+        if self.reading == Reading::Off {
+            return;
+        }
+        let discard = self.to_broker.ended;
+        while let Some((at, _)) = self.to_peer.pieces.front()
+            && (*at <= now_ns || discard)
+        {
+            let (_, piece) = self.to_peer.pieces.pop_front().expect("just seen");
+            self.to_peer.bytes -= piece.len();
+            if !discard {
+                out.peer_events.push((self.peer, PeerEvent::Bytes(link, piece)));
+            }
+            // Room in the window: the sender may go on.
+            if self.sending.as_ref().is_some_and(|s| !s.views.is_empty()) {
+                out.look_at_ns.push(now_ns);
+            }
+        }
+    }
+}
+
+impl Pipe {
+    fn push(&mut self, now_ns: u64, delay_ns: u64, piece: Vec<u8>) {
+        self.last_at_ns = self.last_at_ns.max(now_ns + delay_ns);
+        self.bytes += piece.len();
+        self.pieces.push_back((self.last_at_ns, piece));
+    }
+
+    fn next_at(&self) -> Option<u64> {
+        self.pieces.front().map(|(at, _)| *at)
+    }
+}
+
+/// Cuts bytes into pieces of random sizes, often one, sometimes single bytes.
+fn pieces(random: &mut Random, weather: &Weather, mut bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut out = Vec::new();
+    let max = if random.chance(20_000) { 7 } else { weather.piece_bytes_max };
+    while !bytes.is_empty() {
+        let len = (random.between(1, max) as usize).max(bytes.len().div_ceil(64)).min(bytes.len());
+        let len = if random.chance(500_000) { bytes.len().min(max as usize).max(len) } else { len };
+        out.push(bytes[..len].to_vec());
+        bytes = &bytes[len..];
+    }
+    out
+}

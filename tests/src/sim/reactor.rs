@@ -1,0 +1,656 @@
+//! The loop: takes what is due next, gives it to the shard it belongs to, runs the shard's turn, submits its ops.
+//!
+//! Time passes only between events. Each op ends after a delay drawn from the seed, so completions come in any order; a
+//! turn gets one event or a handful. A flush that the drive called successful is believed only by the verdict of
+//! [`Device`], and it is reaped late, as on a busy core.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate_reactor::buffer::View;
+use tidegate_reactor::device::{Device, Doubt};
+use tidegate_reactor::op::{Event, Fault, File, Letter, Loop, Op, OpenHow, ShardIndex, Socket, Tag, Turn};
+
+use super::blocking::Crash;
+use super::clock::Clock;
+use super::disk::{Inode, Ticket, VirtualDisk};
+use super::net::{Link, Network, Peer, PeerEvent, PeerOp};
+use super::random::Random;
+use super::trace::{Field, Trace};
+
+/// A simulated machine: its drive, network and clock, and the broker that runs on it now, if one does.
+pub struct World {
+    /// Virtual time.
+    pub clock: Clock,
+    /// The drive.
+    pub disk: VirtualDisk,
+    /// The network.
+    pub net: Network,
+    /// Everything that has happened.
+    pub trace: Trace,
+    /// How long ops take.
+    pub pace: Pace,
+    random: Random,
+    peers: Vec<Box<dyn Peer>>,
+    seats: Vec<Seat>,
+    device: Device,
+    due: BTreeMap<(u64, u64), Due>,
+    next: u64,
+    turns: u64,
+}
+
+/// How long ops take, in nanoseconds: the shortest and the longest usual time.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// A read or a write.
+    pub transfer_ns: (u64, u64),
+    /// A flush.
+    pub flush_ns: (u64, u64),
+    /// How many ops in a million take twenty times as long.
+    pub slow: u32,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace { transfer_ns: (10_000, 200_000), flush_ns: (50_000, 1_000_000), slow: 10_000 }
+    }
+}
+
+/// What came of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Something happened.
+    Progress,
+    /// Nothing is due any more.
+    Idle,
+    /// Every shard has left its loop.
+    Stopped,
+}
+
+/// The place of one shard.
+struct Seat {
+    turn: Box<dyn Turn>,
+    files: BTreeMap<File, OpenFile>,
+    events: Vec<Event>,
+    /// Successful flushes that are not believed yet.
+    doubts: Vec<(Doubt, File, Tag)>,
+    stopped: bool,
+}
+
+struct OpenFile {
+    inode: Inode,
+    ops: u32,
+}
+
+/// What ends or arrives at a time.
+enum Due {
+    Opened {
+        shard: usize,
+        file: File,
+        ticket: Ticket,
+    },
+    FileClosed {
+        shard: usize,
+        file: File,
+    },
+    Read {
+        shard: usize,
+        file: File,
+        at: u64,
+        len: usize,
+        tag: Tag,
+    },
+    Written {
+        shard: usize,
+        file: File,
+        ticket: Ticket,
+        tag: Tag,
+    },
+    /// The drive has done the flush; the shard's reactor does not know yet.
+    FlushDone {
+        shard: usize,
+        file: File,
+        ticket: Ticket,
+        tag: Tag,
+    },
+    FlushReaped {
+        shard: usize,
+        file: File,
+        tag: Tag,
+        result: Result<(), Fault>,
+    },
+    Removed {
+        shard: usize,
+        ticket: Ticket,
+        tag: Tag,
+    },
+    Event {
+        shard: usize,
+        event: Event,
+    },
+    Mail {
+        from: usize,
+        to: usize,
+        letter: Letter,
+    },
+    Arrive {
+        link: Link,
+        shard: usize,
+        from: Option<(usize, Socket)>,
+        letter: Option<Letter>,
+    },
+    Look {
+        link: Link,
+    },
+    Peer {
+        peer: usize,
+        event: PeerEvent,
+    },
+}
+
+impl World {
+    /// A machine with an empty drive on which no broker runs.
+    pub fn new(mut random: Random, disk: VirtualDisk, trace: Trace) -> World {
+        World {
+            clock: Clock::new(),
+            disk,
+            net: Network::new(random.fork()),
+            trace,
+            pace: Pace::default(),
+            random,
+            peers: Vec::new(),
+            seats: Vec::new(),
+            device: Device::new(0),
+            due: BTreeMap::new(),
+            next: 0,
+            turns: 0,
+        }
+    }
+
+    /// Adds a peer; it acts first at the next step.
+    pub fn add_peer(&mut self, peer: Box<dyn Peer>) {
+        self.peers.push(peer);
+        let peer = self.peers.len() - 1;
+        self.at(self.clock.now_ns(), Due::Peer { peer, event: PeerEvent::Wake });
+    }
+
+    /// How many turns have run.
+    pub fn turns(&self) -> u64 {
+        self.turns
+    }
+
+    /// Starts a broker: gives every shard its first turn, without events.
+    pub fn boot(&mut self, turns: Vec<Box<dyn Turn>>) {
+        assert!(self.seats.is_empty(), "a broker runs already");
+        self.clock.restart();
+        self.trace.note(self.clock.now_ns(), "boot", "", &[("shards", turns.len() as u64)]);
+        self.device = Device::new(turns.len());
+        for turn in turns {
+            self.seats.push(Seat {
+                turn,
+                files: BTreeMap::new(),
+                events: Vec::new(),
+                doubts: Vec::new(),
+                stopped: false,
+            });
+        }
+        for shard in 0..self.seats.len() {
+            self.turn(shard);
+        }
+    }
+
+    /// Ends the broker at once, with whatever it has under way.
+    pub fn crash(&mut self, how: Crash) {
+        self.trace.note(self.clock.now_ns(), crash_word(how), "", &[]);
+        match how {
+            Crash::PowerLoss => self.disk.power_loss(),
+            Crash::Kill => self.disk.kill(),
+        }
+        self.clear();
+    }
+
+    /// Clears away a broker whose shards have all left their loops.
+    pub fn clear_stopped(&mut self) {
+        assert!(self.seats.iter().all(|s| s.stopped), "a shard still runs");
+        self.clear();
+    }
+
+    /// Tells a shard something as the control threads would.
+    pub fn order(&mut self, shard: usize, letter: Letter) {
+        self.at(self.clock.now_ns(), Due::Event { shard, event: Event::Order { letter } });
+    }
+
+    /// Lets the next thing happen, and a few more that are due about then.
+    pub fn step(&mut self) -> Step {
+        if !self.seats.is_empty() && self.seats.iter().all(|s| s.stopped) {
+            return Step::Stopped;
+        }
+        let Some(((at, _), due)) = self.due.pop_first() else { return Step::Idle };
+        self.clock.advance(at.max(self.clock.now_ns()));
+        self.happen(due);
+        // A busy core sees several completions at once.
+        if self.random.chance(300_000) {
+            let until = self.clock.now_ns() + self.random.between(1_000, 200_000);
+            while let Some(entry) = self.due.first_entry()
+                && entry.key().0 <= until
+            {
+                let ((at, _), due) = entry.remove_entry();
+                self.clock.advance(at.max(self.clock.now_ns()));
+                self.happen(due);
+            }
+        }
+        for shard in 0..self.seats.len() {
+            if !self.seats[shard].events.is_empty() && !self.seats[shard].stopped {
+                self.turn(shard);
+            }
+        }
+        Step::Progress
+    }
+
+    fn clear(&mut self) {
+        self.seats.clear();
+        let keep = std::mem::take(&mut self.due);
+        self.due = keep.into_iter().filter(|(_, due)| matches!(due, Due::Peer { .. })).collect();
+        for (peer, link) in self.net.end_all() {
+            let at = self.clock.now_ns() + self.net.delay_ns();
+            self.at(at, Due::Peer { peer, event: PeerEvent::Gone(link) });
+        }
+    }
+
+    fn turn(&mut self, shard: usize) {
+        self.turns += 1;
+        let now = self.clock.now();
+        let seat = &mut self.seats[shard];
+        let mut events = std::mem::take(&mut seat.events);
+        let mut ops = Vec::new();
+        let goes_on = seat.turn.turn(now, &mut events, &mut ops);
+        assert!(events.is_empty(), "a turn drains its events");
+        for op in ops {
+            self.submit(shard, op);
+        }
+        if goes_on == Loop::Stop {
+            let open = self.seats[shard].files.values().filter(|f| f.ops > 0).count();
+            assert_eq!(open, 0, "shard {shard} stopped with ops under way");
+            self.note("stopped", "", &[("shard", shard as u64)]);
+            self.seats[shard].stopped = true;
+        }
+    }
+
+    fn submit(&mut self, shard: usize, op: Op) {
+        match op {
+            Op::Open { file, path, how } => self.submit_open(shard, file, &path, how),
+            Op::CloseFile { file } => {
+                let open =
+                    self.seats[shard].files.remove(&file).unwrap_or_else(|| panic!("{file:?} is not open"));
+                assert_eq!(open.ops, 0, "{file:?} is closed with ops under way");
+                self.note("close file", "", &[("file", file.0)]);
+                self.soon(Due::FileClosed { shard, file });
+            }
+            Op::Read { file, at, len, tag } => {
+                self.open_file(shard, file).ops += 1;
+                self.note("read", "", &[("file", file.0), ("at", at), ("len", len as u64), ("tag", tag.0)]);
+                let time = self.transfer_ns();
+                self.after(time, Due::Read { shard, file, at, len, tag });
+            }
+            Op::Write { file, at, data, tag } => self.submit_write(shard, file, at, data, tag),
+            Op::Flush { file, tag } => {
+                let inode = self.begin_file_op(shard, file);
+                self.note("flush", "", &[("file", file.0), ("tag", tag.0)]);
+                self.device.submitting(shard);
+                let ticket = self.disk.begin_flush(inode);
+                let time = self.draw(self.pace.flush_ns);
+                self.after(time, Due::FlushDone { shard, file, ticket, tag });
+            }
+            Op::Remove { path, tag } => {
+                self.note("remove", &path.display().to_string(), &[("tag", tag.0)]);
+                let ticket = self.disk.begin_remove(&path);
+                let time = self.transfer_ns();
+                self.after(time, Due::Removed { shard, ticket, tag });
+            }
+            Op::Timer { at_ns, tag } => {
+                self.note("timer", "", &[("at", at_ns), ("tag", tag.0)]);
+                let late = self.random.between(0, 60_000);
+                let at = self.clock.at_mono(at_ns).max(self.clock.now_ns()).saturating_add(late);
+                self.at(at, Due::Event { shard, event: Event::Timer { tag } });
+            }
+            Op::Mail { to, letter } => {
+                self.note("mail", "", &[("from", shard as u64), ("to", to.0.into())]);
+                // One queue between two shards: letters keep their order.
+                let at = self.clock.now_ns() + 2_000;
+                self.at(at, Due::Mail { from: shard, to: to.0.into(), letter });
+            }
+            Op::Report { letter } => {
+                self.note("report", "", &[("shard", shard as u64)]);
+                drop(letter);
+            }
+            Op::Receive { .. } | Op::Send { .. } | Op::Close { .. } | Op::HandOver { .. } => {
+                self.submit_socket(shard, op);
+            }
+        }
+    }
+
+    fn submit_open(&mut self, shard: usize, file: File, path: &std::path::Path, how: OpenHow) {
+        assert!(!self.seats[shard].files.contains_key(&file), "{file:?} is open already");
+        let bytes = match how {
+            OpenHow::Existing => 0,
+            OpenHow::New { bytes } => bytes,
+        };
+        self.note("open", &path.display().to_string(), &[("file", file.0), ("new", bytes)]);
+        let ticket = self.disk.begin_open(path, how);
+        let time = self.transfer_ns();
+        self.after(time, Due::Opened { shard, file, ticket });
+    }
+
+    fn submit_write(&mut self, shard: usize, file: File, at: u64, data: View, tag: Tag) {
+        let inode = self.begin_file_op(shard, file);
+        let crc = u64::from(crc32c::crc32c(&data));
+        let len = data.len() as u64;
+        self.note("write", "", &[("file", file.0), ("at", at), ("len", len), ("tag", tag.0), ("crc", crc)]);
+        let ticket = self.disk.begin_write(inode, at, data);
+        let time = self.transfer_ns();
+        self.after(time, Due::Written { shard, file, ticket, tag });
+    }
+
+    fn submit_socket(&mut self, shard: usize, op: Op) {
+        let index = ShardIndex(shard as u16);
+        match op {
+            Op::Receive { socket, buf } => {
+                let link = self.net.link_of(index, socket);
+                self.net.receive(link, buf);
+                self.soon(Due::Look { link });
+            }
+            Op::Send { socket, views, tag } => {
+                let link = self.net.link_of(index, socket);
+                let bytes: usize = views.iter().map(|v| v.len()).sum();
+                let crc = views.iter().fold(0, |crc, v| crc32c::crc32c_append(crc, v));
+                self.note("send", "", &[("socket", socket.0), ("bytes", bytes as u64), ("crc", crc.into())]);
+                self.net.send(link, views, tag);
+                self.soon(Due::Look { link });
+            }
+            Op::Close { socket } => {
+                self.note("close", "", &[("socket", socket.0)]);
+                let (link, events) = self.net.close(index, socket);
+                let at = self.clock.now_ns() + self.random.between(1_000, 20_000);
+                for event in events {
+                    self.at(at, Due::Event { shard, event });
+                }
+                self.soon(Due::Look { link });
+            }
+            Op::HandOver { socket, to, letter } => {
+                self.note("hand over", "", &[("socket", socket.0), ("to", to.0.into())]);
+                let link = self.net.leave(index, socket);
+                let from = Some((shard, socket));
+                self.soon(Due::Arrive { link, shard: to.0.into(), from, letter: Some(letter) });
+            }
+            _ => unreachable!("only ops on sockets come here"),
+        }
+    }
+
+    fn happen(&mut self, due: Due) {
+        match due {
+            Due::Peer { peer, event } => self.peer_acts(peer, event),
+            Due::Look { link } => self.look(link),
+            Due::Arrive { link, shard, from, letter } => self.arrive(link, shard, from, letter),
+            Due::Mail { from, to, letter } => {
+                self.post(to, Event::Mail { from: ShardIndex(from as u16), letter });
+                let event = Event::MailTaken { to: ShardIndex(to as u16) };
+                self.soon(Due::Event { shard: from, event });
+            }
+            Due::Event { shard, event } => self.post(shard, event),
+            Due::FlushDone { shard, file, ticket, tag } => {
+                let result = self.disk.end_flush(ticket);
+                let late = if self.random.chance(100_000) { self.draw(self.pace.flush_ns) } else { 500 };
+                self.after(late, Due::FlushReaped { shard, file, tag, result });
+            }
+            Due::FlushReaped { shard, file, tag, result } => self.reap_flush(shard, file, tag, result),
+            Due::Opened { .. }
+            | Due::FileClosed { .. }
+            | Due::Read { .. }
+            | Due::Written { .. }
+            | Due::Removed { .. } => {
+                self.end_file_op(due);
+            }
+        }
+    }
+
+    fn end_file_op(&mut self, due: Due) {
+        match due {
+            Due::Opened { shard, file, ticket } => {
+                let result = self.disk.end_open(ticket);
+                if let Ok(inode) = &result {
+                    self.seats[shard].files.insert(file, OpenFile { inode: *inode, ops: 0 });
+                }
+                self.post(shard, Event::Opened { file, result: result.map(drop) });
+            }
+            Due::FileClosed { shard, file } => self.post(shard, Event::FileClosed { file }),
+            Due::Read { shard, file, at, len, tag } => {
+                let inode = self.finish_file_op(shard, file);
+                let result = self.disk.read(inode, at, len);
+                self.post(shard, Event::Read { file, tag, result });
+            }
+            Due::Written { shard, file, ticket, tag } => {
+                self.finish_file_op(shard, file);
+                let result = self.disk.end_write(ticket);
+                self.post(shard, Event::Written { file, tag, result });
+            }
+            Due::Removed { shard, ticket, tag } => {
+                let result = self.disk.end_remove(ticket);
+                self.post(shard, Event::Removed { tag, result });
+            }
+            _ => unreachable!("only ops on files come here"),
+        }
+    }
+
+    fn reap_flush(&mut self, shard: usize, file: File, tag: Tag, result: Result<(), Fault>) {
+        match result {
+            Ok(()) => {
+                let doubt = self.device.reaped_ok(shard);
+                self.seats[shard].doubts.push((doubt, file, tag));
+            }
+            Err(fault) => {
+                self.device.reaped_fault(shard);
+                self.finish_file_op(shard, file);
+                self.post(shard, Event::Flushed { file, tag, result: Err(fault) });
+            }
+        }
+        // Whatever was reaped may settle the doubts of any shard.
+        for shard in 0..self.seats.len() {
+            for (doubt, file, tag) in std::mem::take(&mut self.seats[shard].doubts) {
+                let result = match self.device.verdict(&doubt) {
+                    None => {
+                        self.seats[shard].doubts.push((doubt, file, tag));
+                        continue;
+                    }
+                    Some(true) => Ok(()),
+                    Some(false) => {
+                        Err(Fault { what: "fdatasync: the device has had a flush fault".into(), errno: 5 })
+                    }
+                };
+                self.finish_file_op(shard, file);
+                self.post(shard, Event::Flushed { file, tag, result });
+            }
+        }
+    }
+
+    fn arrive(&mut self, link: Link, shard: usize, from: Option<(usize, Socket)>, letter: Option<Letter>) {
+        let socket = self.net.arrive(link, ShardIndex(shard as u16));
+        if let Some((giver, given)) = from {
+            let result = socket.map(drop).ok_or(Fault { what: "hand over".to_string(), errno: 32 });
+            self.post(giver, Event::HandedOver { socket: given, result });
+        }
+        let Some(socket) = socket else { return };
+        match letter {
+            Some(letter) => self.post(shard, Event::Arrived { socket, letter }),
+            None => self.post(shard, Event::Accepted { socket }),
+        }
+        self.look(link);
+    }
+
+    fn look(&mut self, link: Link) {
+        let pumped = self.net.pump(self.clock.now_ns(), link);
+        for (shard, event) in pumped.events {
+            self.post(shard.0.into(), event);
+        }
+        for at in pumped.look_at_ns {
+            self.at(at, Due::Look { link });
+        }
+        for (peer, event) in pumped.peer_events {
+            self.at(self.clock.now_ns(), Due::Peer { peer, event });
+        }
+    }
+
+    fn peer_acts(&mut self, peer: usize, event: PeerEvent) {
+        let now_ns = self.clock.now_ns();
+        let word = match &event {
+            PeerEvent::Bytes(..) => "peer bytes",
+            PeerEvent::Gone(_) => "peer gone",
+            PeerEvent::Wake => "peer wakes",
+        };
+        self.note(word, "", &[("peer", peer as u64)]);
+        let mut ops = Vec::new();
+        self.peers[peer].act(now_ns, vec![event], &mut ops);
+        let mut links = BTreeSet::new();
+        for op in ops {
+            match op {
+                PeerOp::Connect(link) => {
+                    if self.seats.is_empty() {
+                        self.soon(Due::Peer { peer, event: PeerEvent::Gone(link) });
+                    } else {
+                        self.net.connect(link, peer);
+                        let delay = self.net.delay_ns();
+                        self.after(delay, Due::Arrive { link, shard: 0, from: None, letter: None });
+                    }
+                }
+                PeerOp::Send(link, bytes) => {
+                    let crc = crc32c::crc32c(&bytes).into();
+                    self.note(
+                        "peer sends",
+                        "",
+                        &[("link", link.0), ("bytes", bytes.len() as u64), ("crc", crc)],
+                    );
+                    self.net.peer_send(now_ns, link, &bytes);
+                    links.insert(link);
+                }
+                PeerOp::Reading(link, reading) => {
+                    self.net.set_reading(link, reading);
+                    links.insert(link);
+                }
+                PeerOp::Close(link) => {
+                    self.net.peer_close(link);
+                    links.insert(link);
+                }
+                PeerOp::WakeAt(at) => self.at(at.max(now_ns), Due::Peer { peer, event: PeerEvent::Wake }),
+            }
+        }
+        for link in links {
+            self.at(now_ns, Due::Look { link });
+        }
+    }
+
+    /// Puts an event before its shard.
+    fn post(&mut self, shard: usize, event: Event) {
+        if self.seats[shard].stopped {
+            return;
+        }
+        let index = ("shard", shard as u64);
+        match &event {
+            Event::Opened { file, result } => self.note("opened", "", &[index, ("file", file.0), ok(result)]),
+            Event::FileClosed { file } => self.note("file closed", "", &[index, ("file", file.0)]),
+            Event::Read { file, tag, result } => {
+                let len = result.as_ref().map_or(0, |b| b.filled()) as u64;
+                self.note(
+                    "read done",
+                    "",
+                    &[index, ("file", file.0), ("tag", tag.0), ok(result), ("len", len)],
+                );
+            }
+            Event::Written { file, tag, result } => {
+                let len = result.as_ref().map_or(0, |n| *n) as u64;
+                self.note(
+                    "written",
+                    "",
+                    &[index, ("file", file.0), ("tag", tag.0), ok(result), ("len", len)],
+                );
+            }
+            Event::Flushed { file, tag, result } => {
+                self.note("flushed", "", &[index, ("file", file.0), ("tag", tag.0), ok(result)]);
+            }
+            Event::Removed { tag, result } => self.note("removed", "", &[index, ("tag", tag.0), ok(result)]),
+            Event::Timer { tag } => self.note("timer fires", "", &[index, ("tag", tag.0)]),
+            Event::Accepted { socket } => self.note("accepted", "", &[index, ("socket", socket.0)]),
+            Event::Arrived { socket, .. } => self.note("arrived", "", &[index, ("socket", socket.0)]),
+            Event::Received { socket, result, .. } => {
+                let len = result.as_ref().map_or(0, |n| *n) as u64;
+                self.note("received", "", &[index, ("socket", socket.0), ok(result), ("len", len)]);
+            }
+            Event::Sent { socket, tag, result } => {
+                self.note("sent", "", &[index, ("socket", socket.0), ("tag", tag.0), ok(result)]);
+            }
+            Event::Closed { socket } => self.note("closed", "", &[index, ("socket", socket.0)]),
+            Event::HandedOver { socket, result } => {
+                self.note("handed over", "", &[index, ("socket", socket.0), ok(result)]);
+            }
+            Event::Mail { from, .. } => self.note("mail comes", "", &[index, ("from", from.0.into())]),
+            Event::MailTaken { to } => self.note("mail taken", "", &[index, ("to", to.0.into())]),
+            Event::Order { .. } => self.note("order", "", &[index]),
+        }
+        self.seats[shard].events.push(event);
+    }
+
+    fn open_file(&mut self, shard: usize, file: File) -> &mut OpenFile {
+        self.seats[shard].files.get_mut(&file).unwrap_or_else(|| panic!("{file:?} is not open"))
+    }
+
+    fn begin_file_op(&mut self, shard: usize, file: File) -> Inode {
+        let open = self.open_file(shard, file);
+        open.ops += 1;
+        open.inode
+    }
+
+    fn finish_file_op(&mut self, shard: usize, file: File) -> Inode {
+        let open = self.open_file(shard, file);
+        open.ops -= 1;
+        open.inode
+    }
+
+    fn note(&mut self, what: &'static str, name: &str, fields: &[Field]) {
+        self.trace.note(self.clock.now_ns(), what, name, fields);
+    }
+
+    fn draw(&mut self, (low, high): (u64, u64)) -> u64 {
+        let usual = self.random.between(low, high);
+        if self.random.chance(self.pace.slow) { usual * 20 } else { usual }
+    }
+
+    fn transfer_ns(&mut self) -> u64 {
+        self.draw(self.pace.transfer_ns)
+    }
+
+    fn after(&mut self, delay_ns: u64, due: Due) {
+        self.at(self.clock.now_ns() + delay_ns, due);
+    }
+
+    fn soon(&mut self, due: Due) {
+        let delay = self.random.between(500, 5_000);
+        self.after(delay, due);
+    }
+
+    fn at(&mut self, at_ns: u64, due: Due) {
+        self.due.insert((at_ns, self.next), due);
+        self.next += 1;
+    }
+}
+
+fn ok<T>(result: &Result<T, Fault>) -> Field {
+    ("ok", result.is_ok().into())
+}
+
+fn crash_word(how: Crash) -> &'static str {
+    match how {
+        Crash::PowerLoss => "POWER LOSS",
+        Crash::Kill => "KILL",
+    }
+}
+
+#[cfg(test)]
+#[path = "reactor_test.rs"]
+mod reactor_test;
