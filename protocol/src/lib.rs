@@ -4,6 +4,10 @@
 //! record batch, the same bytes everywhere), [`api`] (one file per request), [`error_code`], then [`disk`].
 
 pub mod api;
+pub mod batch;
+pub mod code;
+pub mod crc;
 pub mod disk;
 pub mod error_code;
+pub mod frame;
 pub mod ids;

@@ -1,6 +1,12 @@
 //! `credit`: an absolute byte limit that only rises; a repeated or lost update does no harm. No reply.
 
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
 use super::subscribe::SubscriptionId;
+use super::{Api, put_whole, reserved, take_whole, unknown};
+use crate::code::DecodeError;
+use crate::frame::{Frame, Kind, PREFIX_LEN};
 
 /// Whose bytes are limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,4 +49,74 @@ pub struct Credit {
     pub reason: Reason,
     /// From the sending side of the bytes: how many more bytes wait. 0: not asked.
     pub wanted: u64,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Head {
+    scope: u8,
+    reason: u8,
+    reserved: U16,
+    subscription: U32,
+    limit: U64,
+    wanted: U64,
+}
+
+const SCOPE_PRODUCE: u8 = 0;
+const SCOPE_SUBSCRIPTION: u8 = 1;
+const SCOPE_CONNECTION: u8 = 2;
+
+impl Reason {
+    /// The reason of a number on the wire.
+    pub fn from_number(number: u8) -> Option<Reason> {
+        match number {
+            0 => Some(Reason::None),
+            1 => Some(Reason::Disk),
+            2 => Some(Reason::Replica),
+            3 => Some(Reason::Memory),
+            4 => Some(Reason::Quota),
+            5 => Some(Reason::Consumer),
+            _ => None,
+        }
+    }
+}
+
+impl Credit {
+    /// Appends the whole frame; its correlation is 0.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let (scope, subscription) = match self.scope {
+            Scope::Produce => (SCOPE_PRODUCE, 0),
+            Scope::Subscription(subscription) => (SCOPE_SUBSCRIPTION, subscription.0),
+            Scope::Connection => (SCOPE_CONNECTION, 0),
+        };
+        let head = Head {
+            scope,
+            reason: self.reason as u8,
+            reserved: U16::ZERO,
+            subscription: U32::new(subscription),
+            limit: U64::new(self.limit),
+            wanted: U64::new(self.wanted),
+        };
+        put_whole(Api::Credit, Kind::Request, 0, &head, out);
+    }
+
+    /// Reads the frame.
+    pub fn decode(frame: &Frame<'_>) -> Result<Credit, DecodeError> {
+        let head: &Head = take_whole(frame, Api::Credit, Kind::Request)?;
+        reserved("reserved", PREFIX_LEN + 2, head.reserved.as_bytes())?;
+        let scope = match head.scope {
+            SCOPE_SUBSCRIPTION => Scope::Subscription(SubscriptionId(head.subscription.get())),
+            SCOPE_PRODUCE | SCOPE_CONNECTION => {
+                reserved("subscription", PREFIX_LEN + 4, head.subscription.as_bytes())?;
+                if head.scope == SCOPE_PRODUCE { Scope::Produce } else { Scope::Connection }
+            }
+            found => return Err(unknown("scope", PREFIX_LEN, found)),
+        };
+        Ok(Credit {
+            scope,
+            limit: head.limit.get(),
+            reason: Reason::from_number(head.reason).ok_or(unknown("reason", PREFIX_LEN + 1, head.reason))?,
+            wanted: head.wanted.get(),
+        })
+    }
 }

@@ -1,5 +1,11 @@
 //! `hello`: who speaks, which version, which shard. `ping`: are the credit counters of both sides the same.
 
+use zerocopy::little_endian::U64;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{Api, put_whole, take_whole};
+use crate::code::DecodeError;
+use crate::frame::{Frame, Kind};
 use crate::ids::{Incarnation, NodeId, ShardId};
 
 /// The first frame of a connection; the client sends nothing more until the reply.
@@ -53,4 +59,34 @@ pub struct Ping {
     pub produce_bytes: u64,
     /// The produce limit as this side knows it.
     pub produce_limit: u64,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct PingHead {
+    nonce: U64,
+    produce_bytes: U64,
+    produce_limit: U64,
+}
+
+impl Ping {
+    /// Appends the whole frame, a request or a reply.
+    pub fn encode(&self, kind: Kind, correlation: u32, out: &mut Vec<u8>) {
+        let head = PingHead {
+            nonce: U64::new(self.nonce),
+            produce_bytes: U64::new(self.produce_bytes),
+            produce_limit: U64::new(self.produce_limit),
+        };
+        put_whole(Api::Ping, kind, correlation, &head, out);
+    }
+
+    /// Reads the frame, a request or a reply.
+    pub fn decode(frame: &Frame<'_>, kind: Kind) -> Result<Ping, DecodeError> {
+        let head: &PingHead = take_whole(frame, Api::Ping, kind)?;
+        Ok(Ping {
+            nonce: head.nonce.get(),
+            produce_bytes: head.produce_bytes.get(),
+            produce_limit: head.produce_limit.get(),
+        })
+    }
 }

@@ -4,6 +4,14 @@
 //! error [`crate::frame::ERROR`] as well. `data`, `caught_up` and `heartbeat` are sent unasked under the
 //! subscription's number.
 
+use zerocopy::little_endian::I32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::code::{DecodeError, DecodeErrorKind, Reader, Writer};
+use crate::crc;
+use crate::frame::{self, Frame, Kind};
+use crate::ids::{PartitionId, TopicId, TopicPartition};
+
 pub mod credit;
 pub mod error;
 pub mod hello;
@@ -15,48 +23,198 @@ pub mod status;
 pub mod subscribe;
 pub mod topic;
 
-/// Numbers of the requests on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Api {
-    /// The first frame of every connection.
-    Hello = 1,
-    /// Are you there; carries both sides' credit counters.
-    Ping = 2,
-    /// Nodes, shards, topics, partitions.
-    Metadata = 3,
-    /// Create a topic.
-    CreateTopic = 4,
-    /// Delete a topic.
-    DeleteTopic = 5,
-    /// Change a topic's settings or add partitions.
-    AlterTopic = 6,
-    /// Describe topics with their settings and positions.
-    DescribeTopic = 7,
-    /// Append batches to a partition.
-    Produce = 10,
-    /// Start a stream of batches.
-    Subscribe = 11,
-    /// End it.
-    Unsubscribe = 12,
-    /// Batches of a subscription, from the broker.
-    Data = 13,
-    /// A subscription has reached the end, from the broker.
-    CaughtUp = 14,
-    /// A subscription's counters, from the broker.
-    Heartbeat = 15,
-    /// Raises a credit limit, from either side.
-    Credit = 16,
-    /// Earliest, latest, stable, by time.
-    ListOffsets = 20,
-    /// Trim a partition below an offset.
-    DeleteRecords = 21,
-    /// Store the offsets of a named consumer.
-    OffsetCommit = 22,
-    /// Read the offsets of a named consumer.
-    OffsetFetch = 23,
-    /// A producer id and epoch.
-    ProducerInit = 24,
-    /// What the broker is and what its shards have counted.
-    Status = 30,
+macro_rules! apis {
+    ($($name:ident = $number:literal, $doc:literal;)*) => {
+        /// Numbers of the requests on the wire.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum Api {
+            $(#[doc = $doc] $name = $number,)*
+        }
+
+        impl Api {
+            /// All apis, by number.
+            pub const ALL: &[Api] = &[$(Api::$name,)*];
+
+            /// The api of a number, if this version knows it.
+            pub fn from_number(number: u8) -> Option<Api> {
+                match number {
+                    $($number => Some(Api::$name),)*
+                    _ => None,
+                }
+            }
+
+            /// What it is for, in one sentence.
+            pub fn meaning(self) -> &'static str {
+                match self { $(Api::$name => $doc,)* }
+            }
+        }
+    };
+}
+
+apis! {
+    Hello = 1, "The first frame of every connection.";
+    Ping = 2, "Are you there; carries both sides' credit counters.";
+    Metadata = 3, "Nodes, shards, topics, partitions.";
+    CreateTopic = 4, "Create a topic.";
+    DeleteTopic = 5, "Delete a topic.";
+    AlterTopic = 6, "Change a topic's settings or add partitions.";
+    DescribeTopic = 7, "Describe topics with their settings and positions.";
+    Produce = 10, "Append batches to a partition.";
+    Subscribe = 11, "Start a stream of batches.";
+    Unsubscribe = 12, "End it.";
+    Data = 13, "Batches of a subscription, from the broker.";
+    CaughtUp = 14, "A subscription has reached the end, from the broker.";
+    Heartbeat = 15, "A subscription's counters, from the broker.";
+    Credit = 16, "Raises a credit limit, from either side.";
+    ListOffsets = 20, "Earliest, latest, stable, by time.";
+    DeleteRecords = 21, "Trim a partition below an offset.";
+    OffsetCommit = 22, "Store the offsets of a named consumer.";
+    OffsetFetch = 23, "Read the offsets of a named consumer.";
+    ProducerInit = 24, "A producer id and epoch.";
+    Status = 30, "What the broker is and what its shards have counted.";
+}
+
+impl Api {
+    /// The number on the wire.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The lowest version of its layout that this side speaks.
+    pub fn version_min(self) -> u8 {
+        1
+    }
+
+    /// The highest version of its layout that this side speaks, and the one that it sends.
+    pub fn version_max(self) -> u8 {
+        1
+    }
+}
+
+/// Appends the prefix and head of a frame of `api` in the version that this side sends.
+fn put<H: IntoBytes + Immutable + ?Sized>(
+    api: Api,
+    kind: Kind,
+    correlation: u32,
+    head: &H,
+    body_len: usize,
+    out: &mut Vec<u8>,
+) {
+    frame::encode(api.number(), api.version_max(), kind, correlation, head, body_len, out);
+}
+
+/// Appends a frame that has a head and no body.
+fn put_whole<H: IntoBytes + Immutable + ?Sized>(
+    api: Api,
+    kind: Kind,
+    correlation: u32,
+    head: &H,
+    out: &mut Vec<u8>,
+) {
+    put(api, kind, correlation, head, 0, out);
+}
+
+/// The fixed head of a frame of this api and kind; a body may follow.
+fn take_head<'a, H>(frame: &Frame<'a>, api: Api, kind: Kind) -> Result<&'a H, DecodeError>
+where
+    H: FromBytes + KnownLayout + Immutable + Unaligned,
+{
+    frame.expect(api, kind)?;
+    let mut r = frame.head_reader();
+    let head = r.fixed("head")?;
+    r.end("head")?;
+    Ok(head)
+}
+
+/// The fixed head of a frame of this api and kind that has no body.
+fn take_whole<'a, H>(frame: &Frame<'a>, api: Api, kind: Kind) -> Result<&'a H, DecodeError>
+where
+    H: FromBytes + KnownLayout + Immutable + Unaligned,
+{
+    let head = take_head(frame, api, kind)?;
+    frame.body_reader().end("body")?;
+    Ok(head)
+}
+
+/// Bytes of the checksum behind the body of a control-plane frame.
+const CRC_LEN: usize = 4;
+
+/// Appends the checksum of the body that begins at `body_at` of `out`.
+fn put_crc(out: &mut Vec<u8>, body_at: usize) {
+    let crc = crc::of(&out[body_at..]);
+    Writer::new(out).u32(crc);
+}
+
+/// A reader of the body in front of its checksum, which is right.
+fn take_crc<'a>(frame: &Frame<'a>) -> Result<Reader<'a>, DecodeError> {
+    let mut r = frame.body_reader();
+    let Some(len) = r.left().checked_sub(CRC_LEN) else {
+        let kind = DecodeErrorKind::Truncated { needed: CRC_LEN as u64, left: r.left() as u64 };
+        return Err(DecodeError::new("body_crc", r.at(), kind));
+    };
+    let body = r.sub("body", len)?;
+    let computed = crc::of(&frame.body[..len]);
+    let at = r.at();
+    let stored = r.u32("body_crc")?;
+    if stored != computed {
+        return Err(DecodeError::new("body_crc", at, DecodeErrorKind::Checksum { stored, computed }));
+    }
+    Ok(body)
+}
+
+/// A count from the head of things in the body that take at least `each` bytes.
+fn check_count(r: &Reader<'_>, count: u32, each: usize, count_at: usize) -> Result<usize, DecodeError> {
+    let limit = (r.left() / each) as u64;
+    if u64::from(count) > limit {
+        let kind = DecodeErrorKind::AboveLimit { limit, found: u64::from(count) };
+        return Err(DecodeError::new("count", count_at, kind));
+    }
+    Ok(count as usize)
+}
+
+/// A reply that has nothing to say but that the request was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done;
+
+impl Done {
+    /// Appends the whole frame.
+    pub fn encode(self, api: Api, correlation: u32, out: &mut Vec<u8>) {
+        put_whole(api, Kind::Reply, correlation, &[0u8; 0], out);
+    }
+
+    /// Reads it from a reply of `api`.
+    pub fn decode(frame: &Frame<'_>, api: Api) -> Result<Done, DecodeError> {
+        take_whole::<[u8; 0]>(frame, api, Kind::Reply)?;
+        Ok(Done)
+    }
+}
+
+/// A partition in a fixed head: 20 bytes.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Place {
+    topic: [u8; 16],
+    partition: I32,
+}
+
+impl Place {
+    fn of(partition: TopicPartition) -> Place {
+        Place { topic: partition.topic.0, partition: I32::new(partition.partition.0) }
+    }
+
+    fn get(self) -> TopicPartition {
+        TopicPartition { topic: TopicId(self.topic), partition: PartitionId(self.partition.get()) }
+    }
+}
+
+fn unknown(field: &'static str, at: usize, found: u8) -> DecodeError {
+    DecodeError::new(field, at, DecodeErrorKind::Unknown { found: i64::from(found) })
+}
+
+fn reserved(field: &'static str, at: usize, bytes: &[u8]) -> Result<(), DecodeError> {
+    if bytes.iter().any(|&byte| byte != 0) {
+        return Err(DecodeError::new(field, at, DecodeErrorKind::Reserved));
+    }
+    Ok(())
 }
