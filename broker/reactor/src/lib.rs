@@ -11,4 +11,5 @@
 pub mod buffer;
 pub mod device;
 pub mod disk;
+mod file;
 pub mod op;

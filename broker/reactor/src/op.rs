@@ -7,9 +7,13 @@
 //! - Nothing is ordered by the kernel. An order that matters is made by submitting the second op after the
 //!   first op's event.
 //! - One reading of the clock a turn.
+//! - An op on a socket that has been closed or handed over, or on a file that is not open, is a bug of the shard and
+//!   stops the process; so does a second receive or send while one is under way.
+//! - The first turn comes at once, without events, so that a shard can submit its first ops.
 
 use std::any::Any;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use crate::buffer::{Buffer, View};
 
@@ -61,88 +65,239 @@ pub type Letter = Box<dyn Any + Send>;
 /// What a shard asks of the world.
 #[derive(Debug)]
 pub enum Op {
-    /// Read once into the free part of `buf`, at least one byte unless the peer has closed. One at a time per socket.
-    /// Ends in [`Event::Received`].
-    Receive { socket: Socket, buf: Buffer },
+    /// Read once, at least one byte unless the peer has closed. One at a time per socket. Ends in [`Event::Received`].
+    Receive {
+        /// From where.
+        socket: Socket,
+        /// Its free part, not empty, takes the bytes.
+        buf: Buffer,
+    },
     /// Send all views, in order. One at a time per socket. Ends in [`Event::Sent`].
-    Send { socket: Socket, views: Vec<View>, tag: Tag },
-    /// Close the socket; ops under way on it end early, then [`Event::Closed`] comes.
-    Close { socket: Socket },
+    Send {
+        /// To where.
+        socket: Socket,
+        /// Held until the event.
+        views: Vec<View>,
+        /// Comes back with the event.
+        tag: Tag,
+    },
+    /// Close the socket. Ops under way on it end early, each with its own event (a fault, if they had not finished);
+    /// then comes [`Event::Closed`].
+    Close {
+        /// Which.
+        socket: Socket,
+    },
     /// Give the socket, which has no op under way, to another shard; it arrives there as [`Event::Arrived`].
     /// Ends in [`Event::HandedOver`].
-    HandOver { socket: Socket, to: ShardIndex, letter: Letter },
+    HandOver {
+        /// Which; its number ends here.
+        socket: Socket,
+        /// Another shard than this one.
+        to: ShardIndex,
+        /// Travels with it: what has been read already, and what the other shard is to know.
+        letter: Letter,
+    },
 
     /// Open a file for direct I/O. Ends in [`Event::Opened`].
-    Open { file: File, path: PathBuf, how: OpenHow },
+    Open {
+        /// The number by which it will be known.
+        file: File,
+        /// Its name, as the kernel takes it.
+        path: PathBuf,
+        /// Existing or new.
+        how: OpenHow,
+    },
     /// Close the file, which has no op under way. Ends in [`Event::FileClosed`].
-    CloseFile { file: File },
-    /// Read `len` bytes at `at` (both multiples of the block) into a buffer that the reactor allocates.
-    /// Ends in [`Event::Read`].
-    Read { file: File, at: u64, len: usize, tag: Tag },
-    /// Write the whole view, whose memory is aligned and whose length and place are multiples of the block.
-    /// Ends in [`Event::Written`].
-    Write { file: File, at: u64, data: View, tag: Tag },
+    CloseFile {
+        /// Which; the number may be used again after the event.
+        file: File,
+    },
+    /// Read into a buffer that the reactor allocates. Ends in [`Event::Read`].
+    Read {
+        /// From where.
+        file: File,
+        /// Place of the first byte, a multiple of the block.
+        at: u64,
+        /// Bytes, a multiple of the block, not 0.
+        len: usize,
+        /// Comes back with the event.
+        tag: Tag,
+    },
+    /// Write the whole view. Ends in [`Event::Written`].
+    Write {
+        /// To where.
+        file: File,
+        /// Place of the first byte, a multiple of the block.
+        at: u64,
+        /// Aligned memory; its length is a multiple of the block, not 0.
+        data: View,
+        /// Comes back with the event.
+        tag: Tag,
+    },
     /// fdatasync. Ends in [`Event::Flushed`], which is successful only if the *device* has had no flush fault.
-    Flush { file: File, tag: Tag },
+    Flush {
+        /// Which; the flush covers every write of this device whose event has come.
+        file: File,
+        /// Comes back with the event.
+        tag: Tag,
+    },
     /// Remove a file by name and flush its directory. Ends in [`Event::Removed`].
-    Remove { path: PathBuf, tag: Tag },
+    Remove {
+        /// Its name.
+        path: PathBuf,
+        /// Comes back with the event.
+        tag: Tag,
+    },
 
-    /// Ends in [`Event::Timer`] at or after `at_ns` on the monotonic clock.
-    Timer { at_ns: u64, tag: Tag },
-    /// Put a letter into another shard's mailbox. Ends in [`Event::MailTaken`] once that shard has taken it.
-    Mail { to: ShardIndex, letter: Letter },
+    /// Ends in [`Event::Timer`] at or after the given time.
+    Timer {
+        /// On the clock of [`Now::mono_ns`]; a time in the past ends at once.
+        at_ns: u64,
+        /// Comes back with the event.
+        tag: Tag,
+    },
+    /// Put a letter into another shard's mailbox; letters from one shard to another arrive in the order in which they were
+    /// put. Ends in [`Event::MailTaken`] once that shard has taken it.
+    Mail {
+        /// Another shard than this one.
+        to: ShardIndex,
+        /// What it says.
+        letter: Letter,
+    },
     /// Tell the control threads something. Ends in no event.
-    Report { letter: Letter },
+    Report {
+        /// What it says.
+        letter: Letter,
+    },
 }
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenHow {
-    /// It must exist.
+    /// It must exist and hold at least one block.
     Existing,
-    /// It must not exist; it is allocated with `bytes` (not yet initialised) and its directory is flushed
-    /// before the event.
-    New { bytes: u64 },
+    /// It must not exist; its directory is flushed before the event. After a failure it does not exist.
+    New {
+        /// Its length: allocated, not yet initialised; a multiple of the block, not 0.
+        bytes: u64,
+    },
 }
 
 /// What has happened since the last turn.
 #[derive(Debug)]
 pub enum Event {
     /// A client connected.
-    Accepted { socket: Socket },
+    Accepted {
+        /// Its number on this reactor.
+        socket: Socket,
+    },
     /// A socket came from another shard by [`Op::HandOver`].
-    Arrived { socket: Socket, letter: Letter },
-    /// The end of an [`Op::Receive`]: bytes read (0: the peer has closed its side), and the buffer, filled further by
-    /// that many.
-    Received { socket: Socket, buf: Buffer, result: Result<usize, Fault> },
-    /// The end of an [`Op::Send`]: everything went to the kernel, or nothing more will.
-    Sent { socket: Socket, tag: Tag, result: Result<(), Fault> },
+    Arrived {
+        /// Its number on this reactor.
+        socket: Socket,
+        /// As the other shard gave it.
+        letter: Letter,
+    },
+    /// The end of an [`Op::Receive`].
+    Received {
+        /// From where.
+        socket: Socket,
+        /// As it was given, filled further by the bytes read.
+        buf: Buffer,
+        /// Bytes read; 0: the peer has closed its side.
+        result: Result<usize, Fault>,
+    },
+    /// The end of an [`Op::Send`].
+    Sent {
+        /// To where.
+        socket: Socket,
+        /// As given.
+        tag: Tag,
+        /// Everything went to the kernel, or nothing more will.
+        result: Result<(), Fault>,
+    },
     /// The end of an [`Op::Close`]; no event of this socket follows.
-    Closed { socket: Socket },
+    Closed {
+        /// Which.
+        socket: Socket,
+    },
     /// The end of an [`Op::HandOver`] on the giving side.
-    HandedOver { socket: Socket, result: Result<(), Fault> },
+    HandedOver {
+        /// The number that it had here.
+        socket: Socket,
+        /// A fault: the socket is closed and will not arrive.
+        result: Result<(), Fault>,
+    },
 
     /// The end of an [`Op::Open`].
-    Opened { file: File, result: Result<(), Fault> },
+    Opened {
+        /// As given; after a fault the number is free again.
+        file: File,
+        /// Whether it is open.
+        result: Result<(), Fault>,
+    },
     /// The end of an [`Op::CloseFile`].
-    FileClosed { file: File },
-    /// The end of an [`Op::Read`]: the buffer holds what was read, short at the end of the file.
-    Read { file: File, tag: Tag, result: Result<Buffer, Fault> },
-    /// The end of an [`Op::Write`]: bytes written, perhaps fewer than asked.
-    Written { file: File, tag: Tag, result: Result<usize, Fault> },
+    FileClosed {
+        /// Which.
+        file: File,
+    },
+    /// The end of an [`Op::Read`].
+    Read {
+        /// From where.
+        file: File,
+        /// As given.
+        tag: Tag,
+        /// A buffer filled with what was read, short at the end of the file.
+        result: Result<Buffer, Fault>,
+    },
+    /// The end of an [`Op::Write`].
+    Written {
+        /// To where.
+        file: File,
+        /// As given.
+        tag: Tag,
+        /// Bytes written from the start, perhaps fewer than asked.
+        result: Result<usize, Fault>,
+    },
     /// The end of an [`Op::Flush`].
-    Flushed { file: File, tag: Tag, result: Result<(), Fault> },
+    Flushed {
+        /// Which.
+        file: File,
+        /// As given.
+        tag: Tag,
+        /// Success says that every write whose event had come before the op was submitted is on the drive.
+        result: Result<(), Fault>,
+    },
     /// The end of an [`Op::Remove`].
-    Removed { tag: Tag, result: Result<(), Fault> },
+    Removed {
+        /// As given.
+        tag: Tag,
+        /// Whether it is gone for good.
+        result: Result<(), Fault>,
+    },
 
     /// The end of an [`Op::Timer`].
-    Timer { tag: Tag },
+    Timer {
+        /// As given.
+        tag: Tag,
+    },
     /// A letter from another shard.
-    Mail { from: ShardIndex, letter: Letter },
+    Mail {
+        /// Who wrote it.
+        from: ShardIndex,
+        /// What it says.
+        letter: Letter,
+    },
     /// The end of an [`Op::Mail`]: the receiver has taken it out of its mailbox.
-    MailTaken { to: ShardIndex },
+    MailTaken {
+        /// Which shard.
+        to: ShardIndex,
+    },
     /// An order from the control threads.
-    Order { letter: Letter },
+    Order {
+        /// What it says.
+        letter: Letter,
+    },
 }
 
 /// An operation that the world refused or failed, as the kernel told it.
@@ -155,6 +310,19 @@ pub struct Fault {
 }
 
 impl Fault {
+    /// A fault of `what`, with the kernel's error number or 0.
+    pub fn new(what: impl Into<String>, errno: i32) -> Fault {
+        Fault { what: what.into(), errno }
+    }
+
+    /// What the kernel said when `verb` was tried on `path`.
+    pub fn io(verb: &str, path: &Path, error: &io::Error) -> Fault {
+        match error.raw_os_error() {
+            Some(errno) => Fault::new(format!("{verb} {}", path.display()), errno),
+            None => Fault::new(format!("{verb} {}: {error}", path.display()), 0),
+        }
+    }
+
     /// No space is left on the device, or its quota is used up.
     pub fn is_full(&self) -> bool {
         const ENOSPC: i32 = 28;
@@ -168,7 +336,7 @@ impl std::fmt::Display for Fault {
         if self.errno == 0 {
             return f.write_str(&self.what);
         }
-        write!(f, "{}: {}", self.what, std::io::Error::from_raw_os_error(self.errno))
+        write!(f, "{}: {}", self.what, io::Error::from_raw_os_error(self.errno))
     }
 }
 
