@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::buffer::{BLOCK, Buffer};
-use crate::file::{allocate, flush_dir, parent};
+use crate::file::{allocate, flush_dir, parent, remove};
 use crate::op::Fault;
 
 /// A file opened by a [`Disk`].
@@ -161,9 +161,7 @@ impl Disk for StdDisk {
     }
 
     fn remove(&mut self, path: &Path) -> Result<(), Fault> {
-        fs::remove_file(path)
-            .and_then(|()| flush_dir(parent(path)))
-            .map_err(|e| Fault::io("remove", path, &e))
+        remove(path)
     }
 }
 

@@ -1,10 +1,33 @@
 //! Calls on files that both the blocking disk and the reactors need.
 
-use std::fs::File;
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::Path;
 
 use nix::fcntl::{FallocateFlags, fallocate};
+
+use crate::op::Fault;
+
+/// Creates a file that must not exist, allocated but not initialised, and makes its name durable. After a failure the
+/// file does not exist.
+pub(crate) fn create_allocated(path: &Path, bytes: u64) -> Result<(), Fault> {
+    let created = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(path)
+        .map_err(|e| Fault::io("create", path, &e))?;
+    let ready =
+        allocate(&created, bytes).and_then(|()| created.sync_all()).and_then(|()| flush_dir(parent(path)));
+    ready.map_err(|e| {
+        let _ = fs::remove_file(path);
+        Fault::io("create", path, &e)
+    })
+}
+
+/// Removes a file and makes that durable.
+pub(crate) fn remove(path: &Path) -> Result<(), Fault> {
+    fs::remove_file(path).and_then(|()| flush_dir(parent(path))).map_err(|e| Fault::io("remove", path, &e))
+}
 
 /// Gives the file its full length with space behind all of it (not yet initialised).
 pub(crate) fn allocate(file: &File, bytes: u64) -> io::Result<()> {

@@ -6,10 +6,18 @@
 //! 1. [`op`]: the contract, two closed enums of plain data;
 //! 2. [`buffer`]: who owns memory, and when it may be shared;
 //! 3. [`disk`]: blocking file access for the time before a shard turns (start, recovery);
-//! 4. [`device`]: why a failed flush belongs to the device and not to the file.
+//! 4. [`device`]: why a failed flush belongs to the device and not to the file;
+//! 5. [`mailbox`]: letters between shards, and from the control threads to a shard;
+//! 6. [`setup`]: what every reactor is given;
+//! 7. [`glommio`]: the first reactor.
 
 pub mod buffer;
+pub mod cpu;
 pub mod device;
 pub mod disk;
 mod file;
+pub mod glommio;
+pub mod mailbox;
+pub mod net;
 pub mod op;
+pub mod setup;

@@ -1,0 +1,335 @@
+//! The first reactor: a glommio executor a shard, with the turn as its one long task.
+//!
+//! Read in this order: [`run`]; the loop in `Shard::poll`; `sockets.rs`, which drives sockets by readiness from within that
+//! task; `files.rs`, where each file op is a small task of its own that leaves its result in [`Done`].
+//!
+//! Known of glommio 0.9 and respected here:
+//! - It looks for work from the kernel only when no task is ready, so the loop never wakes itself: with events left it asks for a
+//!   timer that is due at once, and glommio hands submissions to the kernel before that fires.
+//! - It finds out once per device whether polled reads work, by reading a block of the file being opened, and takes an empty
+//!   file for a yes. So no file is opened here that holds less than a block.
+//! - Its memory for direct I/O is its own: a write is copied into it, a read out of it.
+
+mod files;
+mod sockets;
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::future::{Future, poll_fn};
+use std::os::fd::{FromRawFd, IntoRawFd};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use glommio::io::DmaFile;
+use glommio::net::TcpStream;
+use glommio::timer::Timer;
+use glommio::{GlommioError, LocalExecutorBuilder, Placement, ReactorErrorKind};
+
+use crate::device::Doubt;
+use crate::mailbox::{Delivery, Order, Parcel};
+use crate::op::{Event, Fault, File, Loop, Now, Op, ShardIndex, Tag, Turn};
+use crate::setup::Setup;
+use sockets::Sockets;
+
+/// Turns in a row before the kernel is asked for completions, while the turns' ops complete at once.
+const TURNS_MAX: usize = 4;
+
+/// Soon enough to fire in the executor's next round, late enough to be registered at all.
+const AT_ONCE: Duration = Duration::from_nanos(500);
+
+/// Runs the shard's loop on this thread until a turn says [`Loop::Stop`].
+///
+/// # Errors
+/// If the executor cannot be made: no io_uring, too little locked memory, no descriptors left. Nothing has been run then.
+pub fn run(setup: Setup, turn: &mut dyn Turn) -> Result<(), Fault> {
+    let name = format!("shard-{}", setup.shard.0);
+    let executor = LocalExecutorBuilder::new(Placement::Unbound)
+        .name(&name)
+        .io_memory(setup.io_memory_bytes)
+        .make()
+        .map_err(|e| executor_fault(&e))?;
+    executor.run(async {
+        let mut shard = Shard::new(setup);
+        poll_fn(|cx| shard.poll(cx, turn)).await;
+        shard.setup.post.door().bell().set_waker(None);
+    });
+    Ok(())
+}
+
+fn executor_fault(error: &GlommioError<()>) -> Fault {
+    match error {
+        GlommioError::ReactorError(ReactorErrorKind::MemLockLimit(now, needed)) => Fault::new(
+            format!(
+                "start a reactor: {now} bytes may be locked in memory (RLIMIT_MEMLOCK), {needed} are needed"
+            ),
+            nix::libc::ENOMEM,
+        ),
+        other => match other.raw_os_error() {
+            Some(errno) => Fault::new("start a reactor (io_uring)", errno),
+            None => Fault::new(format!("start a reactor: {other}"), 0),
+        },
+    }
+}
+
+/// One shard's reactor; lives in the executor's main task.
+struct Shard {
+    setup: Setup,
+    sockets: Sockets,
+    files: HashMap<File, Rc<DmaFile>>,
+    done: Rc<RefCell<Done>>,
+    listening: Option<sockets::Listening>,
+    /// Flushes that said OK and wait for those of other shards. Oldest first.
+    doubted: Vec<(File, Tag, Doubt)>,
+    timers: BinaryHeap<Reverse<(u64, u64, Tag)>>,
+    timers_made: u64,
+    /// Wakes the task for the earliest timer, or at once while events are left.
+    alarm: Option<(u64, Timer)>,
+    started: Instant,
+    events: Vec<Event>,
+    ops: Vec<Op>,
+    first: bool,
+}
+
+/// What file tasks and the accepting task leave for the loop.
+#[derive(Default)]
+struct Done {
+    all: Vec<Completion>,
+    waker: Option<Waker>,
+}
+
+enum Completion {
+    Event(Event),
+    Opened { file: File, result: Result<DmaFile, Fault> },
+    Flushed { file: File, tag: Tag, result: Result<(), Fault> },
+    Accepted(TcpStream),
+}
+
+impl Done {
+    fn push(&mut self, completion: Completion) {
+        self.all.push(completion);
+        if let Some(waker) = &self.waker {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+impl Shard {
+    fn new(setup: Setup) -> Shard {
+        Shard {
+            setup,
+            sockets: Sockets::new(),
+            files: HashMap::new(),
+            done: Rc::default(),
+            listening: None,
+            doubted: Vec::new(),
+            timers: BinaryHeap::new(),
+            timers_made: 0,
+            alarm: None,
+            started: Instant::now(),
+            events: Vec::new(),
+            ops: Vec::new(),
+            first: true,
+        }
+    }
+
+    /// One round of the loop: completions -> turn -> ops, as often as that makes events at once, up to a bound.
+    fn poll(&mut self, cx: &mut Context<'_>, turn: &mut dyn Turn) -> Poll<()> {
+        if self.first {
+            self.set_wakers(cx.waker());
+        }
+        for _ in 0..TURNS_MAX {
+            let now = self.now();
+            self.collect(now);
+            if self.events.is_empty() && !std::mem::take(&mut self.first) {
+                return self.wait(cx, now);
+            }
+            let goes_on = turn.turn(now, &mut self.events, &mut self.ops);
+            debug_assert!(self.events.is_empty(), "a turn takes all events");
+            let file_ops = self.submit();
+            self.setup.post.dispatch();
+            if goes_on == Loop::Stop {
+                return Poll::Ready(());
+            }
+            if file_ops {
+                // They reach the kernel only after this task has given way.
+                break;
+            }
+        }
+        self.wait_at_once(cx)
+    }
+
+    fn set_wakers(&mut self, waker: &Waker) {
+        self.setup.post.door().bell().set_waker(Some(waker.clone()));
+        self.sockets.set_waker(waker.clone());
+        self.done.borrow_mut().waker = Some(waker.clone());
+    }
+
+    fn now(&self) -> Now {
+        let mono_ns =
+            u64::try_from(self.started.elapsed().as_nanos()).expect("a process runs less than 584 years");
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Now { mono_ns, wall_ms: i64::try_from(wall.as_millis()).unwrap_or(i64::MAX) }
+    }
+
+    fn collect(&mut self, now: Now) {
+        self.collect_post();
+        let done = std::mem::take(&mut self.done.borrow_mut().all);
+        done.into_iter().for_each(|completion| self.complete(completion));
+        self.settle_doubts();
+        self.sockets.collect(&mut self.events);
+        while let Some(Reverse((at_ns, _, tag))) = self.timers.peek()
+            && *at_ns <= now.mono_ns
+        {
+            self.events.push(Event::Timer { tag: *tag });
+            self.timers.pop();
+        }
+    }
+
+    fn collect_post(&mut self) {
+        let mut deliveries = Vec::new();
+        self.setup.post.collect(|delivery| deliveries.push(delivery));
+        for delivery in deliveries {
+            match delivery {
+                Delivery::Parcel { from, parcel: Parcel::Mail(letter) } => {
+                    self.events.push(Event::Mail { from, letter });
+                }
+                Delivery::Parcel { parcel: Parcel::Socket(fd, letter), .. } => {
+                    #[expect(
+                        unsafe_code,
+                        reason = "glommio takes a socket from outside only as a raw descriptor"
+                    )]
+                    // SAFETY: the descriptor was owned by `fd`, which gives it up here; the stream owns it from now on.
+                    let stream = unsafe { TcpStream::from_raw_fd(fd.into_raw_fd()) };
+                    let socket = self.sockets.adopt(stream);
+                    self.events.push(Event::Arrived { socket, letter });
+                }
+                Delivery::Taken { by } => self.events.push(Event::MailTaken { to: by }),
+                Delivery::Order(Order::Letter(letter)) => self.events.push(Event::Order { letter }),
+                Delivery::Order(Order::Listen(listener)) => {
+                    self.listening = Some(sockets::accept_from(listener, Rc::clone(&self.done)));
+                }
+                Delivery::Order(Order::StopListening) => self.listening = None,
+            }
+        }
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        match completion {
+            Completion::Event(event) => self.events.push(event),
+            Completion::Accepted(stream) => {
+                let socket = self.sockets.adopt(stream);
+                self.events.push(Event::Accepted { socket });
+            }
+            Completion::Opened { file, result } => {
+                let result = result.map(|opened| {
+                    let earlier = self.files.insert(file, Rc::new(opened));
+                    assert!(earlier.is_none(), "{file:?} was opened twice");
+                });
+                self.events.push(Event::Opened { file, result });
+            }
+            Completion::Flushed { file, tag, result } => {
+                let shard = usize::from(self.setup.shard.0);
+                match result {
+                    Ok(()) => {
+                        let doubt = self.setup.flushes.device.reaped_ok(shard);
+                        self.setup.flushes.doubt();
+                        self.doubted.push((file, tag, doubt));
+                    }
+                    Err(fault) => {
+                        self.setup.flushes.device.reaped_fault(shard);
+                        self.events.push(Event::Flushed { file, tag, result: Err(fault) });
+                    }
+                }
+                self.setup.flushes.reaped();
+            }
+        }
+    }
+
+    /// Ends flushes about which there is no doubt any more: all others submitted before them have been reaped, or one failed.
+    fn settle_doubts(&mut self) {
+        let Setup { flushes, .. } = &self.setup;
+        self.doubted.retain(|(file, tag, doubt)| {
+            let Some(believed) = flushes.device.verdict(doubt) else { return true };
+            flushes.resolve();
+            let result = if believed { Ok(()) } else { Err(files::device_fault()) };
+            self.events.push(Event::Flushed { file: *file, tag: *tag, result });
+            false
+        });
+    }
+
+    /// Returns whether there were ops on files.
+    fn submit(&mut self) -> bool {
+        let mut file_ops = false;
+        let mut ops = std::mem::take(&mut self.ops);
+        for op in ops.drain(..) {
+            match op {
+                Op::Receive { socket, buf } => self.sockets.receive(socket, buf, &mut self.events),
+                Op::Send { socket, views, tag } => self.sockets.send(socket, views, tag, &mut self.events),
+                Op::Close { socket } => self.sockets.close(socket, &mut self.events),
+                Op::HandOver { socket, to, letter } => self.hand_over(socket, to, letter),
+                Op::Timer { at_ns, tag } => {
+                    // The count keeps timers of one instant in the order in which they were asked for.
+                    self.timers_made += 1;
+                    self.timers.push(Reverse((at_ns, self.timers_made, tag)));
+                }
+                Op::Mail { to, letter } => {
+                    // A shard that has ended takes nothing any more; its silence is the process's end.
+                    let _ = self.setup.post.put(to, Parcel::Mail(letter));
+                }
+                Op::Report { letter } => (self.setup.report)(letter),
+                Op::Open { .. }
+                | Op::CloseFile { .. }
+                | Op::Read { .. }
+                | Op::Write { .. }
+                | Op::Flush { .. }
+                | Op::Remove { .. } => {
+                    file_ops = true;
+                    self.submit_file(op);
+                }
+            }
+        }
+        self.ops = ops;
+        file_ops
+    }
+
+    fn hand_over(&mut self, socket: crate::op::Socket, to: ShardIndex, letter: crate::op::Letter) {
+        let result = self.sockets.take(socket).and_then(|fd| {
+            let put = self.setup.post.put(to, Parcel::Socket(fd, letter));
+            put.map_err(|_| Fault::new(format!("hand over to shard {}, which has ended", to.0), 0))
+        });
+        self.events.push(Event::HandedOver { socket, result });
+    }
+
+    /// Nothing has happened: sleep until a waker or the earliest timer calls.
+    fn wait(&mut self, cx: &mut Context<'_>, now: Now) -> Poll<()> {
+        let Some(Reverse((at_ns, _, _))) = self.timers.peek() else {
+            self.alarm = None;
+            return Poll::Pending;
+        };
+        let at_ns = *at_ns;
+        if self.alarm.as_ref().is_none_or(|(armed, _)| *armed != at_ns) {
+            self.alarm = Some((at_ns, Timer::new(Duration::from_nanos(at_ns - now.mono_ns))));
+        }
+        self.poll_alarm(cx)
+    }
+
+    /// There may be more to do, but the kernel comes first.
+    fn wait_at_once(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.alarm = Some((0, Timer::new(AT_ONCE)));
+        self.poll_alarm(cx)
+    }
+
+    fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some((_, timer)) = &mut self.alarm
+            && Pin::new(timer).poll(cx).is_ready()
+        {
+            // Due already: it could not be registered.
+            self.alarm = None;
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+}

@@ -1,0 +1,132 @@
+//! File ops of the glommio reactor: a small task each.
+
+use std::fs;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use glommio::GlommioError;
+use glommio::io::{DmaFile, OpenOptions};
+
+use super::{Completion, Shard};
+use crate::buffer::{BLOCK, Buffer};
+use crate::file::{create_allocated, remove};
+use crate::op::{Event, Fault, File, Op, OpenHow};
+
+impl Shard {
+    pub(super) fn submit_file(&mut self, op: Op) {
+        match op {
+            Op::Open { file, path, how } => {
+                assert!(!self.files.contains_key(&file), "{file:?} is open already");
+                self.spawn(async move { Completion::Opened { file, result: open(path, how).await } });
+            }
+            Op::CloseFile { file } => {
+                let closing = self.files.remove(&file).unwrap_or_else(|| not_open(file));
+                let closing = Rc::into_inner(closing).expect("a file is closed with no op under way");
+                self.spawn(async move {
+                    // Everything that matters has been flushed; what close says changes nothing.
+                    let _ = closing.close().await;
+                    Completion::Event(Event::FileClosed { file })
+                });
+            }
+            Op::Read { file, at, len, tag } => {
+                assert_blocks("read", at, len);
+                let opened = self.opened(file);
+                self.spawn(async move {
+                    let result = opened.read_at_aligned(at, len).await;
+                    let result = result.map_err(|e| fault("read", &e)).map(|read| {
+                        let mut buf = Buffer::for_filling(len);
+                        buf.extend(&read);
+                        buf
+                    });
+                    Completion::Event(Event::Read { file, tag, result })
+                });
+            }
+            Op::Write { file, at, data, tag } => {
+                assert_blocks("write", at, data.len());
+                let opened = self.opened(file);
+                let mut copy = opened.alloc_dma_buffer(data.len());
+                copy.as_bytes_mut().copy_from_slice(&data);
+                self.spawn(async move {
+                    let result = opened.write_at(copy, at).await.map_err(|e| fault("write", &e));
+                    drop(data);
+                    Completion::Event(Event::Written { file, tag, result })
+                });
+            }
+            Op::Flush { file, tag } => {
+                let opened = self.opened(file);
+                self.setup.flushes.device.submitting(usize::from(self.setup.shard.0));
+                self.spawn(async move {
+                    let result = opened.fdatasync().await.map_err(|e| fault("flush", &e));
+                    Completion::Flushed { file, tag, result }
+                });
+            }
+            Op::Remove { path, tag } => self.spawn(async move {
+                let result = glommio::executor().spawn_blocking(move || remove(&path)).await;
+                Completion::Event(Event::Removed { tag, result })
+            }),
+            other => unreachable!("{other:?} is no op on a file"),
+        }
+    }
+
+    fn opened(&self, file: File) -> Rc<DmaFile> {
+        self.files.get(&file).map_or_else(|| not_open(file), Rc::clone)
+    }
+
+    /// Runs the task up to its first wait at once, so that its request lies ready for the kernel.
+    fn spawn(&self, task: impl Future<Output = Completion> + 'static) {
+        let done = Rc::clone(&self.done);
+        glommio::spawn_local(async move {
+            let completion = task.await;
+            done.borrow_mut().push(completion);
+        })
+        .detach();
+    }
+}
+
+async fn open(path: PathBuf, how: OpenHow) -> Result<DmaFile, Fault> {
+    let name = path.clone();
+    let ready = move || match how {
+        OpenHow::New { bytes } => create_allocated(&name, bytes),
+        OpenHow::Existing => check_holds_a_block(&name),
+    };
+    glommio::executor().spawn_blocking(ready).await?;
+    let opened = OpenOptions::new().read(true).write(true).dma_open(&path).await;
+    if opened.is_err() && matches!(how, OpenHow::New { .. }) {
+        let name = path.clone();
+        let _ = glommio::executor().spawn_blocking(move || remove(&name)).await;
+    }
+    opened.map_err(|e| fault(&format!("open {}", path.display()), &e))
+}
+
+fn check_holds_a_block(path: &Path) -> Result<(), Fault> {
+    let len = fs::metadata(path).map_err(|e| Fault::io("open", path, &e))?.len();
+    if len < BLOCK as u64 {
+        return Err(Fault::new(
+            format!("open {}: it holds {len} bytes, less than a block of {BLOCK}", path.display()),
+            0,
+        ));
+    }
+    Ok(())
+}
+
+/// What a flush that said OK ends in after another flush of its device has failed.
+pub(super) fn device_fault() -> Fault {
+    Fault::new("flush: this one said OK, but another flush of the same device has failed", nix::libc::EIO)
+}
+
+fn fault(what: &str, error: &GlommioError<()>) -> Fault {
+    match error.raw_os_error() {
+        Some(errno) => Fault::new(what, errno),
+        None => Fault::new(format!("{what}: {error}"), 0),
+    }
+}
+
+fn not_open<T>(file: File) -> T {
+    panic!("{file:?} is not open")
+}
+
+fn assert_blocks(what: &str, at: u64, len: usize) {
+    let whole = at.is_multiple_of(BLOCK as u64) && len.is_multiple_of(BLOCK) && len > 0;
+    assert!(whole, "{what} of {len} bytes at {at} is not whole blocks");
+}

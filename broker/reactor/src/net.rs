@@ -1,0 +1,74 @@
+//! Sockets before and beside a reactor's loop: binding, options, sending without waiting, closing so that the last words arrive.
+
+use std::io::{self, IoSlice};
+use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::sys::socket::{MsgFlags, recv, sendmsg};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use crate::buffer::View;
+
+/// Connections that wait in the kernel for being accepted.
+const BACKLOG: i32 = 4096;
+
+/// Pieces of one send; the kernel takes 1,024 at most.
+const PIECES_MAX: usize = 64;
+
+/// Binds and listens. Without SO_REUSEPORT, so that a port in use is refused; with SO_REUSEADDR, so that a restart need not
+/// wait for old connections to time out.
+pub fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Acks must not wait for more to send.
+pub(crate) fn set_nodelay(fd: BorrowedFd<'_>) -> io::Result<()> {
+    SockRef::from(&fd).set_tcp_nodelay(true)
+}
+
+/// Sends what the socket takes now of `views`, the first of them from byte `at` on. `WouldBlock`: nothing.
+pub(crate) fn send_some(fd: BorrowedFd<'_>, views: &[View], at: usize) -> io::Result<usize> {
+    let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
+    let mut count = 0;
+    for (piece, view) in pieces.iter_mut().zip(views) {
+        *piece = IoSlice::new(if count == 0 { &view[at..] } else { view });
+        count += 1;
+    }
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+    Ok(sendmsg::<()>(fd.as_raw_fd(), &pieces[..count], &[], flags, None)?)
+}
+
+/// Ends our side after what has been sent, and takes unread bytes out of the way: closing over them would reset the connection,
+/// and the peer would lose our last frame, which says why.
+pub(crate) fn say_goodbye(fd: BorrowedFd<'_>) {
+    const UNREAD_MAX: usize = 256 << 10;
+    let _ = SockRef::from(&fd).shutdown(Shutdown::Write);
+    let (mut scratch, mut done) = ([0; 16 << 10], 0);
+    while done < UNREAD_MAX {
+        match recv(fd.as_raw_fd(), &mut scratch, MsgFlags::MSG_DONTWAIT) {
+            Ok(count) if count > 0 => done += count,
+            _ => break,
+        }
+    }
+}
+
+/// A second descriptor of the socket, which outlives the first.
+pub(crate) fn duplicate(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    fd.try_clone_to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_in_use_is_refused() {
+        let first = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let error = listen(first.local_addr().unwrap()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    }
+}
