@@ -1,0 +1,228 @@
+//! What the drive can do, measured without a broker: direct writes over a zero-filled file, by size and depth, and one
+//! write with its flush, by size.
+//!
+//! Depth is the number of threads that each have one write under way. The file is zero-filled and flushed before, so that
+//! no write allocates: this is what a broker's journal and data files look like to the drive.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::OFlag;
+use serde::Serialize;
+
+use crate::latency::{Latencies, Summary};
+
+/// Sizes of one write of the drive's figure, in bytes.
+pub const WRITE_BYTES: [usize; 2] = [128 << 10, 1 << 20];
+/// Writes under way at once.
+pub const DEPTHS: [usize; 4] = [1, 4, 8, 16];
+/// Sizes of one write before a flush, in bytes.
+pub const FLUSH_BYTES: [usize; 4] = [4 << 10, 64 << 10, 256 << 10, 1 << 20];
+
+/// The alignment that direct access needs.
+const BLOCK: usize = 4096;
+
+/// A file to measure with; removed when dropped.
+#[derive(Debug)]
+pub struct Target {
+    file: File,
+    path: PathBuf,
+    bytes: u64,
+}
+
+/// Direct writes of one size at one depth.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct WriteCell {
+    /// Bytes of one write.
+    pub write_bytes: usize,
+    /// Writes under way at once.
+    pub depth: usize,
+    /// MiB written in a second.
+    pub mib_per_s: f64,
+}
+
+/// Write and flush of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct FlushCell {
+    /// Bytes of one write.
+    pub write_bytes: usize,
+    /// From the write's submission to the flush's end.
+    pub latency: Summary,
+}
+
+impl Target {
+    /// Makes a zero-filled, flushed file of `bytes` in `dir`. `progress` is told the bytes written so far.
+    ///
+    /// # Errors
+    /// The directory cannot be written, is full, or its filesystem has no direct access.
+    pub fn create(dir: &Path, bytes: u64, progress: &mut dyn FnMut(u64)) -> io::Result<Target> {
+        let bytes = bytes.next_multiple_of(1 << 20).max(64 << 20);
+        let path = dir.join(format!("tidegate-limits-{}", std::process::id()));
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).custom_flags(OFlag::O_DIRECT.bits());
+        let file = options.open(&path)?;
+        let target = Target { file, path, bytes };
+        let zeros = AlignedBytes::zeros(1 << 20);
+        let mut at = 0;
+        while at < bytes {
+            target.file.write_all_at(zeros.bytes(), at)?;
+            at += 1 << 20;
+            progress(at);
+        }
+        target.file.sync_all()?;
+        Ok(target)
+    }
+
+    /// Overwrites the file from its beginning with writes of one size for `time`, `depth` of them at once.
+    ///
+    /// # Errors
+    /// A write fails.
+    pub fn overwrite(&self, write_bytes: usize, depth: usize, time: Duration) -> io::Result<WriteCell> {
+        let slots = self.bytes / write_bytes as u64;
+        let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+        let begun = Instant::now();
+        let written = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..depth)
+                .map(|seed| {
+                    let (next, stop) = (&next, &stop);
+                    scope.spawn(move || {
+                        let data = AlignedBytes::pattern(write_bytes, seed as u64);
+                        let mut written = 0u64;
+                        while !stop.load(Ordering::Relaxed) {
+                            let slot = next.fetch_add(1, Ordering::Relaxed) % slots;
+                            self.file.write_all_at(data.bytes(), slot * write_bytes as u64)?;
+                            written += write_bytes as u64;
+                        }
+                        io::Result::Ok(written)
+                    })
+                })
+                .collect();
+            std::thread::sleep(time);
+            stop.store(true, Ordering::Relaxed);
+            let mut sum = 0;
+            for writer in writers {
+                sum += writer.join().expect("a writer does not panic")?;
+            }
+            io::Result::Ok(sum)
+        })?;
+        let mib_per_s = written as f64 / begun.elapsed().as_secs_f64() / f64::from(1 << 20);
+        Ok(WriteCell { write_bytes, depth, mib_per_s })
+    }
+
+    /// Writes of one size, each with its own flush, for `time`.
+    ///
+    /// # Errors
+    /// A write or a flush fails.
+    pub fn write_and_flush(&self, write_bytes: usize, time: Duration) -> io::Result<FlushCell> {
+        let slots = self.bytes / write_bytes as u64;
+        let data = AlignedBytes::pattern(write_bytes, 1);
+        let mut latencies = Latencies::new();
+        let begun = Instant::now();
+        for slot in (0..slots).cycle() {
+            if begun.elapsed() >= time {
+                break;
+            }
+            let at = Instant::now();
+            self.file.write_all_at(data.bytes(), slot * write_bytes as u64)?;
+            self.file.sync_data()?;
+            latencies.record(at.elapsed().as_micros() as u64);
+        }
+        Ok(FlushCell { write_bytes, latency: latencies.summary() })
+    }
+
+    /// Every size at every depth, `time` for each.
+    ///
+    /// # Errors
+    /// A write fails.
+    pub fn overwrite_all(&self, time: Duration) -> io::Result<Vec<WriteCell>> {
+        let mut cells = Vec::new();
+        for write_bytes in WRITE_BYTES {
+            for depth in DEPTHS {
+                cells.push(self.overwrite(write_bytes, depth, time)?);
+            }
+        }
+        Ok(cells)
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // Nothing to do for the caller if it fails: the file's name says what it is.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// The drive's figure: the best cell.
+///
+/// # Panics
+/// There is no cell.
+pub fn best(cells: &[WriteCell]) -> WriteCell {
+    *cells.iter().max_by(|a, b| a.mib_per_s.total_cmp(&b.mib_per_s)).expect("at least one cell is measured")
+}
+
+/// Bytes that begin at a multiple of the block, as direct access needs; made without unsafe code by taking a little more.
+struct AlignedBytes {
+    bytes: Vec<u8>,
+    skip: usize,
+    length: usize,
+}
+
+impl AlignedBytes {
+    fn zeros(length: usize) -> AlignedBytes {
+        let bytes = vec![0; length + BLOCK];
+        let skip = bytes.as_ptr().align_offset(BLOCK);
+        AlignedBytes { bytes, skip, length }
+    }
+
+    /// Bytes without repetition inside a block, so that no drive can compress them away.
+    fn pattern(length: usize, seed: u64) -> AlignedBytes {
+        let mut aligned = AlignedBytes::zeros(length);
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        for chunk in aligned.bytes[aligned.skip..aligned.skip + length].chunks_mut(8) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            chunk.copy_from_slice(&state.to_ne_bytes()[..chunk.len()]);
+        }
+        aligned
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[self.skip..self.skip + self.length]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aligned_bytes_begin_at_a_block_and_do_not_repeat() {
+        let data = AlignedBytes::pattern(2 * BLOCK, 3);
+        assert_eq!(data.bytes().as_ptr() as usize % BLOCK, 0);
+        assert_ne!(data.bytes()[..BLOCK], data.bytes()[BLOCK..]);
+    }
+
+    #[test]
+    fn a_drive_is_measured_and_its_file_removed() {
+        // The build directory's filesystem: the temporary directory may be one without direct access.
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let target = Target::create(dir.path(), 64 << 20, &mut |_| {}).unwrap();
+        let cell = target.overwrite(128 << 10, 4, Duration::from_millis(20)).unwrap();
+        assert!(cell.mib_per_s > 0.0);
+        let flush = target.write_and_flush(4096, Duration::from_millis(20)).unwrap();
+        assert!(flush.latency.count > 0 && flush.latency.p50_us > 0);
+        drop(target);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn the_drives_figure_is_the_best_cell() {
+        let cell = |depth, mib_per_s| WriteCell { write_bytes: 1, depth, mib_per_s };
+        assert_eq!(best(&[cell(1, 5.0), cell(4, 9.0), cell(8, 7.0)]).depth, 4);
+    }
+}
