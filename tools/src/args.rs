@@ -1,0 +1,459 @@
+//! What can be typed: one struct a command, its help and its examples. What a command does is in `cmd`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::output::Format;
+
+/// The operator's command line of the Tidegate log broker.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tg",
+    version,
+    about,
+    propagate_version = true,
+    after_help = "Five minutes:\n  \
+        tg dev                                  a broker in ./tidegate-data, no configuration\n  \
+        tg topic create readings -p 4           in another terminal\n  \
+        tg produce readings < file              one record a line\n  \
+        tg consume readings                     read them back\n  \
+        tg demo                                 this machine's telemetry, stored, read back and compared\n\n\
+        Exit codes: 0 done, 1 failed, 2 usage, 3 broker unreachable, 4 refused, 5 not found, 6 damaged or different,\n\
+        7 broker could not start, 8 unknown outcome, 130 interrupted. More in docs/OPERATING.md."
+)]
+pub(crate) struct Cli {
+    /// The broker to talk to.
+    #[arg(
+        long,
+        short = 's',
+        global = true,
+        value_name = "HOST:PORT",
+        env = "TIDEGATE_SERVER",
+        default_value = crate::connect::SERVER_DEFAULT
+    )]
+    pub(crate) server: String,
+    /// For whom the output is.
+    #[arg(long, short = 'o', global = true, value_enum, default_value = "human")]
+    pub(crate) output: Format,
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start a broker here, with no configuration, to try things out.
+    Dev(DevArgs),
+    /// Create, list, describe, alter, trim and delete topics.
+    #[command(subcommand)]
+    Topic(TopicCommand),
+    /// Append records from standard input or a file.
+    Produce(ProduceArgs),
+    /// Read records.
+    Consume(ConsumeArgs),
+    /// Show where partitions begin and end, and where a named consumer stands.
+    Offsets(OffsetsArgs),
+    /// Show what the broker is and what its shards have counted.
+    Status(StatusArgs),
+    /// Show what lies in a data directory or one of its files, without a broker.
+    Dump(DumpArgs),
+    /// Store this machine's own telemetry for some seconds, read it back from disk, and compare.
+    Demo(DemoArgs),
+    /// Measure a broker, and the drive under it.
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// Print a completion script for a shell.
+    #[command(after_help = "Example:\n  tg completions bash > ~/.local/share/bash-completion/completions/tg")]
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Serve a data directory until standard input ends; `demo` and `bench` start their broker with it.
+    #[command(hide = true)]
+    Serve(ServeArgs),
+}
+
+/// `tg dev`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  tg dev\n  tg dev --data /mnt/nvme/tidegate --listen 127.0.0.1:7172")]
+pub(crate) struct DevArgs {
+    /// The data directory; it is made if it does not exist.
+    #[arg(long, default_value = "./tidegate-data", value_name = "DIR")]
+    pub(crate) data: PathBuf,
+    /// The address to listen on; port 0 takes a free one. Default: as the broker's.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) listen: Option<String>,
+    /// Shards; default: one for each core.
+    #[arg(long)]
+    pub(crate) shards: Option<u16>,
+    /// Write the bound address into this file once the broker serves.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) port_file: Option<PathBuf>,
+    /// Serve from storage that cannot flush (tmpfs): records do not survive a power loss, and acks say `memory`.
+    #[arg(long)]
+    pub(crate) allow_volatile: bool,
+}
+
+/// The hidden `tg serve`
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// The data directory.
+    #[arg(long)]
+    pub(crate) data: PathBuf,
+    /// The address to listen on.
+    #[arg(long, default_value = "127.0.0.1:0")]
+    pub(crate) listen: String,
+    /// Shards; default: one for each core.
+    #[arg(long)]
+    pub(crate) shards: Option<u16>,
+    /// Serve from storage that cannot flush.
+    #[arg(long)]
+    pub(crate) allow_volatile: bool,
+}
+
+/// `tg topic`
+#[derive(Debug, Subcommand)]
+pub(crate) enum TopicCommand {
+    /// Create topics.
+    #[command(after_help = "Examples:\n  tg topic create readings --partitions 4\n  \
+                      tg topic create logs -p 16 --set retention.ms=86400000 --set durability=relaxed")]
+    Create {
+        /// Names: 1 to 249 of a-z A-Z 0-9 . _ -
+        #[arg(required = true)]
+        names: Vec<String>,
+        /// Partitions of each.
+        #[arg(long, short, default_value_t = 1)]
+        partitions: i32,
+        /// Replicas of each partition; -1: the broker's default.
+        #[arg(long, default_value_t = -1, allow_negative_numbers = true)]
+        replication: i16,
+        /// A setting, such as retention.ms=3600000; repeatable.
+        #[arg(long = "set", value_name = "NAME=VALUE", value_parser = name_value)]
+        settings: Vec<(String, String)>,
+        /// A topic that exists already is no error.
+        #[arg(long)]
+        if_absent: bool,
+    },
+    /// List all topics.
+    #[command(visible_alias = "ls")]
+    List,
+    /// Show settings and partitions of topics; of all, if none is named.
+    Describe {
+        /// Names.
+        names: Vec<String>,
+    },
+    /// Change settings, add partitions, or both.
+    #[command(
+        after_help = "Examples:\n  tg topic alter logs --set retention.ms=3600000\n  tg topic alter logs --partitions 32\n\n\
+                      An empty value sets a setting back to its default."
+    )]
+    Alter {
+        /// The name.
+        name: String,
+        /// The new number of partitions. Keys then map to other partitions than before.
+        #[arg(long, short)]
+        partitions: Option<i32>,
+        /// A setting; repeatable.
+        #[arg(long = "set", value_name = "NAME=VALUE", value_parser = name_value)]
+        settings: Vec<(String, String)>,
+    },
+    /// Remove the records of a partition below an offset.
+    #[command(after_help = "Example:\n  tg topic trim logs --partition 0 --before 1000000")]
+    Trim {
+        /// The name.
+        name: String,
+        /// The partition.
+        #[arg(long, short)]
+        partition: i32,
+        /// The new start; the records below it are gone.
+        #[arg(long, value_name = "OFFSET")]
+        before: i64,
+    },
+    /// Delete topics with all their records.
+    #[command(visible_alias = "rm")]
+    Delete {
+        /// Names.
+        #[arg(required = true)]
+        names: Vec<String>,
+    },
+}
+
+/// `tg produce`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  tg produce readings < file                      one record a line\n  \
+        tg produce readings -K : < file                 key:value lines\n  \
+        tg produce readings -f '%p %k %v\\n' < file      as the format says\n  \
+        tg produce readings --key cfg --whole a.json    the whole file as one record\n  \
+        tail -f app.log | tg produce logs -o json       one line for each acknowledged batch\n\n\
+        Format: %k key, %v value, %p partition, %T time in ms, %h headers a=1,b=2, %% percent sign; \\n \\t \\xHH.\n\
+        Every field ends where the text behind it begins.")]
+pub(crate) struct ProduceArgs {
+    /// The topic.
+    pub(crate) topic: String,
+    /// Files; none or -: standard input.
+    pub(crate) files: Vec<PathBuf>,
+    /// What separates key and value in a line.
+    #[arg(long, short = 'K', value_name = "TEXT", conflicts_with_all = ["format", "whole", "key"])]
+    pub(crate) key_separator: Option<String>,
+    /// The key of every record.
+    #[arg(long, short)]
+    pub(crate) key: Option<String>,
+    /// A header of every record; repeatable.
+    #[arg(long = "header", short = 'H', value_name = "NAME=VALUE")]
+    pub(crate) headers: Vec<String>,
+    /// How a record is cut out of the input.
+    #[arg(long, short, conflicts_with = "whole")]
+    pub(crate) format: Option<String>,
+    /// Each file is one record.
+    #[arg(long)]
+    pub(crate) whole: bool,
+    /// An empty value is null, which marks a key as deleted.
+    #[arg(long, short = 'Z')]
+    pub(crate) empty_is_null: bool,
+    /// The partition of every record; default: by key, or in turn.
+    #[arg(long, short)]
+    pub(crate) partition: Option<i32>,
+    /// When a record counts as stored.
+    #[arg(long, value_enum, default_value = "leader")]
+    pub(crate) acks: AcksArg,
+    /// How batches are compressed.
+    #[arg(long, short = 'z', value_enum, default_value = "none")]
+    pub(crate) compression: CompressionArg,
+    /// Do not recognise batches that are sent twice.
+    #[arg(long)]
+    pub(crate) no_idempotence: bool,
+}
+
+/// When a record counts as stored.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum AcksArg {
+    /// At once; losses are not reported.
+    #[value(alias = "0")]
+    None,
+    /// Once it is flushed on the leader's drive.
+    #[value(alias = "1")]
+    Leader,
+    /// Once it is flushed on every in-sync replica.
+    #[value(alias = "-1")]
+    All,
+}
+
+/// How batches are compressed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum CompressionArg {
+    /// Not at all.
+    None,
+    /// Gzip.
+    Gzip,
+    /// Snappy.
+    Snappy,
+    /// LZ4.
+    Lz4,
+}
+
+/// `tg consume`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  tg consume readings                             everything there is, then end\n  \
+        tg consume readings --follow                    and what comes after it\n  \
+        tg consume readings --from latest               only what comes from now on\n  \
+        tg consume readings --from -5m -f '%p %o %k %v\\n'\n  \
+        tg consume readings --from 100 --until 200 -p 0 -o json\n  \
+        tg consume readings --group audit               from where `audit` stood; stores where it ends\n\n\
+        Format: %t topic, %p partition, %o offset, %k key, %K its length, %v value, %S its length, %T time in ms,\n\
+        %h headers a=1,b=2, %% percent sign; \\n \\r \\t \\0 \\\\ \\xHH. A length is -1 for null.\n\
+        Times: 2026-11-29T15:00:00Z, 2026-11-29, @1795965377000 (ms), -5m or 5m (that long ago; ms s m h d)."
+)]
+pub(crate) struct ConsumeArgs {
+    /// The topic.
+    pub(crate) topic: String,
+    /// earliest, latest, stored, an offset, -N (N records before the end), or a time. Default: earliest; with --group:
+    /// stored.
+    #[arg(long, allow_hyphen_values = true, value_name = "WHERE")]
+    pub(crate) from: Option<String>,
+    /// end (what is there now) or an offset. Default: end, unless --follow or --from latest.
+    #[arg(long, value_name = "WHERE", conflicts_with = "follow")]
+    pub(crate) until: Option<String>,
+    /// Go on at the end and wait for more.
+    #[arg(long)]
+    pub(crate) follow: bool,
+    /// How a record is written. Default: the value and a newline.
+    #[arg(long, short, conflicts_with = "raw")]
+    pub(crate) format: Option<String>,
+    /// Values as they are, nothing between them.
+    #[arg(long)]
+    pub(crate) raw: bool,
+    /// Only these partitions, such as 0,2.
+    #[arg(long, short, value_delimiter = ',', value_name = "LIST")]
+    pub(crate) partitions: Vec<i32>,
+    /// End after so many records.
+    #[arg(long, short = 'n', value_name = "COUNT")]
+    pub(crate) max_records: Option<u64>,
+    /// The name under which the position is kept; it is stored once the records are written out.
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) group: Option<String>,
+    /// Do not store the position.
+    #[arg(long, requires = "group")]
+    pub(crate) no_commit: bool,
+    /// Bytes that may wait in memory, in MiB.
+    #[arg(long, default_value_t = 16, value_name = "MIB")]
+    pub(crate) prefetch: usize,
+}
+
+/// `tg offsets`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  tg offsets readings\n  tg offsets readings --at 2026-11-29T15:00:00Z\n  \
+                  tg offsets readings --group audit"
+)]
+pub(crate) struct OffsetsArgs {
+    /// The topic.
+    pub(crate) topic: String,
+    /// Also the first record whose own time is at or after this.
+    #[arg(long, allow_hyphen_values = true, value_name = "TIME")]
+    pub(crate) at: Option<String>,
+    /// Also where this consumer continues, and how many records are before it.
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) group: Option<String>,
+}
+
+/// `tg status`
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// Counters of each shard instead of their sum.
+    #[arg(long)]
+    pub(crate) shards: bool,
+}
+
+/// `tg dump`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  tg dump ./tidegate-data                 superblock, checkpoints, journals, data files\n  \
+        tg dump ./tidegate-data/superblock\n  tg dump ./tidegate-data -o json | jq .\n\n\
+        Reads only; a running broker may be writing meanwhile, and what it writes may look torn."
+)]
+pub(crate) struct DumpArgs {
+    /// A data directory, or one file of it.
+    #[arg(default_value = "./tidegate-data")]
+    pub(crate) path: PathBuf,
+    /// Also every batch of every extent.
+    #[arg(long)]
+    pub(crate) batches: bool,
+}
+
+/// `tg demo`
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:\n  tg demo\n  tg demo --seconds 60 --keep\n\n\
+        Every record is one reading of one kernel counter group of this machine (cpu, memory, disk, network, processes),\n\
+        taken from /proc at its own nanosecond. Acknowledged means flushed. At the end a new broker process reads\n\
+        everything back from disk; count, order by key and digest must be equal, else the exit code is 6.")]
+pub(crate) struct DemoArgs {
+    /// How long to sample, in seconds.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) seconds: u64,
+    /// Keep the data directory.
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Where to make the data directory.
+    #[arg(long, default_value = ".", value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+    /// Partitions of the topic.
+    #[arg(long, default_value_t = 4)]
+    pub(crate) partitions: i32,
+    /// Threads that read /proc.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) samplers: u32,
+}
+
+/// `tg bench`
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// What the drive can do: direct writes by size and depth, and write + flush by size.
+    #[command(after_help = "Example:\n  tg bench limits --dir /mnt/nvme")]
+    Limits(LimitsArgs),
+    /// Acknowledged produce against the drive's own figure, alternated, medians.
+    #[command(after_help = "Example:\n  tg bench first --dir /mnt/nvme --rounds 5")]
+    First(FirstArgs),
+    /// Produce to a running broker as fast as it takes.
+    Produce(WorkloadArgs),
+    /// Consume a topic of a running broker as fast as it gives.
+    Consume {
+        /// The topic.
+        topic: String,
+    },
+}
+
+/// `tg bench limits`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LimitsArgs {
+    /// A directory on the filesystem to measure; a file of --mib is made there and removed.
+    #[arg(long, default_value = ".", value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+    /// The size of the file, in MiB.
+    #[arg(long, default_value_t = 2048)]
+    pub(crate) mib: u64,
+    /// Milliseconds for each figure.
+    #[arg(long, default_value_t = 1000)]
+    pub(crate) cell_ms: u64,
+}
+
+/// `tg bench first`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct FirstArgs {
+    /// The drive and its file.
+    #[command(flatten)]
+    pub(crate) limits: LimitsArgs,
+    /// How often both are measured, in turn.
+    #[arg(long, default_value_t = 5)]
+    pub(crate) rounds: u32,
+    /// Seconds of each produce run.
+    #[arg(long, default_value_t = 5)]
+    pub(crate) seconds: u64,
+    /// Partitions.
+    #[arg(long, default_value_t = 4)]
+    pub(crate) partitions: i32,
+    /// Bytes of each record's value.
+    #[arg(long, default_value_t = 1024)]
+    pub(crate) record_bytes: usize,
+    /// Shards of the broker; default: one for each core.
+    #[arg(long)]
+    pub(crate) shards: Option<u16>,
+}
+
+/// `tg bench produce`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct WorkloadArgs {
+    /// The topic; it must exist.
+    pub(crate) topic: String,
+    /// Seconds.
+    #[arg(long, default_value_t = 10)]
+    pub(crate) seconds: u64,
+    /// Bytes of each record's value.
+    #[arg(long, default_value_t = 1024)]
+    pub(crate) record_bytes: usize,
+    /// When a record counts as stored.
+    #[arg(long, value_enum, default_value = "leader")]
+    pub(crate) acks: AcksArg,
+}
+
+fn name_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
+        _ => Err("it must be NAME=VALUE".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_argument_definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,124 @@
+//! A broker process of our own for `demo` and `bench`: this very executable, started again with its hidden `serve`.
+//!
+//! The child serves until its standard input ends. So it also stops, cleanly, when this process is killed.
+
+use std::io;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::Value;
+use tidegate::Client;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::process::{Child, ChildStdin, Command};
+
+use crate::connect::connect;
+use crate::exit::{Code, Failure};
+
+/// How long a broker may take to serve, and to stop.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the child is told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spawn<'a> {
+    /// The data directory.
+    pub(crate) data: &'a Path,
+    /// Shards; none: one for each core.
+    pub(crate) shards: Option<u16>,
+}
+
+/// A broker process on a data directory; killed when dropped without [`BrokerProcess::stop`].
+pub(crate) struct BrokerProcess {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    /// Where it listens.
+    addr: String,
+}
+
+impl BrokerProcess {
+    /// Starts it and waits until it serves.
+    ///
+    /// # Errors
+    /// It ends before, with its own words for why.
+    pub(crate) async fn start(spawn: Spawn<'_>) -> Result<BrokerProcess, Failure> {
+        let program =
+            std::env::current_exe().map_err(|e| failed(format!("cannot find this executable: {e}")))?;
+        let mut command = Command::new(program);
+        command.args(["-o", "json", "serve", "--data"]).arg(spawn.data);
+        if let Some(shards) = spawn.shards {
+            command.args(["--shards", &shards.to_string()]);
+        }
+        // Its own process group: ctrl-C is ours to handle, the broker is stopped after what is under way.
+        command.process_group(0).kill_on_drop(true);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|e| failed(format!("cannot start a broker process: {e}")))?;
+        let stdin = child.stdin.take();
+        let mut stdout = BufReader::new(child.stdout.take().expect("standard output is piped"));
+        let mut line = String::new();
+        let read = tokio::time::timeout(PATIENCE, stdout.read_line(&mut line)).await;
+        let serving: Option<Value> = serde_json::from_str(&line).ok();
+        let addr = serving.as_ref().and_then(|serving| serving["listen"].as_str()).map(str::to_owned);
+        match (read, addr) {
+            (Ok(Ok(_)), Some(addr)) => Ok(BrokerProcess { child, stdin, addr }),
+            (Err(_), _) => Err(failed(format!("the broker does not serve within {} s", PATIENCE.as_secs()))),
+            (Ok(_), _) => Err(died(&mut child).await),
+        }
+    }
+
+    /// A client of it.
+    pub(crate) async fn client(&self) -> Result<Client, Failure> {
+        connect(&self.addr).await
+    }
+
+    /// Lets it drain, flush and checkpoint, and waits for its end.
+    ///
+    /// # Errors
+    /// It ends with another code than 0, or not at all.
+    pub(crate) async fn stop(mut self) -> Result<(), Failure> {
+        drop(self.stdin.take());
+        match tokio::time::timeout(PATIENCE, self.child.wait()).await {
+            Ok(Ok(status)) if status.success() => Ok(()),
+            Ok(_) => Err(died(&mut self.child).await),
+            Err(_) => Err(failed(format!("the broker does not stop within {} s", PATIENCE.as_secs()))),
+        }
+    }
+}
+
+/// Why the child has ended, as it says itself.
+async fn died(child: &mut Child) -> Failure {
+    let mut text = String::new();
+    if let Some(mut stderr) = child.stderr.take() {
+        let reading = stderr.read_to_string(&mut text);
+        // A grandchild could hold the pipe open; what has come by then is enough.
+        let _: Result<io::Result<usize>, _> = tokio::time::timeout(Duration::from_secs(2), reading).await;
+    }
+    let status = match tokio::time::timeout(Duration::from_secs(2), child.wait()).await {
+        Ok(Ok(status)) => status.to_string(),
+        _ => "it still runs".to_owned(),
+    };
+    // A failure of `serve` is one line of JSON; anything else (a panic) is shown as it is.
+    let said: Option<Value> = text.lines().rev().find_map(|line| serde_json::from_str(line).ok());
+    let field = |name: &str| said.as_ref().and_then(|said| said["error"][name].as_str()).map(str::to_owned);
+    let Some(cause) = field("cause") else {
+        let text = if text.trim().is_empty() { "it said nothing" } else { text.trim() };
+        return failed(format!("the broker process ended ({status}): {text}"));
+    };
+    let mut failure = failed(cause);
+    if let Some(place) = field("place") {
+        failure = failure.place(place);
+    }
+    if let Some(limit) = field("limit") {
+        failure = failure.limit(limit);
+    }
+    if let Some(current) = field("current") {
+        failure = failure.current(current);
+    }
+    if let Some(fix) = field("fix") {
+        failure = failure.fix(fix);
+    }
+    failure
+}
+
+fn failed(cause: String) -> Failure {
+    Failure::new(Code::BrokerFailed, cause)
+}

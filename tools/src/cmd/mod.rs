@@ -1,0 +1,37 @@
+//! One file a command.
+
+mod bench;
+mod consume;
+mod offsets;
+pub(crate) mod produce;
+pub(crate) mod status;
+mod topic;
+
+use clap::CommandFactory;
+
+use crate::args::{Cli, Command};
+use crate::connect::with_client;
+use crate::demo;
+use crate::exit::{Code, Failure};
+use crate::output::Out;
+
+/// Does what was typed.
+pub(crate) fn run(cli: Cli, out: &mut Out) -> Result<(), Failure> {
+    match cli.command {
+        Command::Topic(command) => with_client(&cli.server, |client| topic::run(client, command, out)),
+        Command::Produce(args) => with_client(&cli.server, |client| produce::run(client, args, out)),
+        Command::Consume(args) => with_client(&cli.server, |client| consume::run(client, args, out)),
+        Command::Offsets(args) => with_client(&cli.server, |client| offsets::run(client, args, out)),
+        Command::Status(args) => with_client(&cli.server, |client| status::run(client, args, out)),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "tg", &mut script);
+            out.bytes(&script)
+        }
+        Command::Bench(command) => bench::run(&cli.server, command, out),
+        Command::Demo(args) => demo::run(&args, out),
+        Command::Dev(_) | Command::Serve(_) | Command::Dump(_) => {
+            Err(Failure::new(Code::Failed, "this command is not built yet"))
+        }
+    }
+}

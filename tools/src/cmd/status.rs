@@ -1,0 +1,61 @@
+//! `tg status`: what the broker is, and what its shards have counted since they started.
+
+use serde_json::{Map, Value, json};
+use tidegate::{Client, StatusReply};
+
+use crate::args::StatusArgs;
+use crate::exit::Failure;
+use crate::output::Out;
+
+/// Facts first, then counters.
+pub(crate) async fn run(client: Client, args: StatusArgs, out: &mut Out) -> Result<(), Failure> {
+    let status = client.admin().status().await?;
+    if out.is_json() {
+        let facts: Map<String, Value> =
+            status.facts.iter().map(|(name, value)| (name.clone(), Value::from(value.clone()))).collect();
+        let shards: Vec<Map<String, Value>> = status
+            .shards
+            .iter()
+            .map(|shard| shard.iter().map(|(name, value)| (name.clone(), Value::from(*value))).collect())
+            .collect();
+        return out.json(&json!({ "facts": facts, "shards": shards }));
+    }
+    let width = status.facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    for (name, value) in &status.facts {
+        out.line(format!("{name:<width$}  {value}"))?;
+    }
+    if status.shards.is_empty() {
+        return Ok(());
+    }
+    out.line("")?;
+    if !args.shards {
+        let rows: Vec<Vec<String>> =
+            sums(&status).into_iter().map(|(name, value)| vec![name, value.to_string()]).collect();
+        return out.table(&["counter", "all shards"], &rows);
+    }
+    let heads: Vec<String> = (0..status.shards.len()).map(|i| format!("shard {i}")).collect();
+    let mut head = vec!["counter"];
+    head.extend(heads.iter().map(String::as_str));
+    let rows: Vec<Vec<String>> = status.shards[0]
+        .iter()
+        .map(|(name, _)| {
+            let cell = |shard: &Vec<(String, i64)>| {
+                shard.iter().find(|(n, _)| n == name).map_or("-".into(), |(_, v)| v.to_string())
+            };
+            std::iter::once(name.clone()).chain(status.shards.iter().map(cell)).collect()
+        })
+        .collect();
+    out.table(&head, &rows)
+}
+
+/// Every counter summed over the shards, in the broker's order.
+pub(crate) fn sums(status: &StatusReply) -> Vec<(String, i64)> {
+    let mut sums: Vec<(String, i64)> = Vec::new();
+    for (name, value) in status.shards.iter().flatten() {
+        match sums.iter_mut().find(|(n, _)| n == name) {
+            Some((_, sum)) => *sum += value,
+            None => sums.push((name.clone(), *value)),
+        }
+    }
+    sums
+}
