@@ -9,5 +9,6 @@ pub mod code;
 pub mod crc;
 pub mod disk;
 pub mod error_code;
+pub mod extent;
 pub mod frame;
 pub mod ids;
