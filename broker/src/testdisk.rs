@@ -145,7 +145,10 @@ impl Disk for TestDisk {
     fn write(&mut self, file: DiskFile, at: u64, data: &Buffer) -> Result<(), Fault> {
         let path = self.path(file);
         self.call("write", &path)?;
-        assert!(at % BLOCK as u64 == 0 && data.len() % BLOCK == 0, "direct writes are whole blocks");
+        assert!(
+            at.is_multiple_of(BLOCK as u64) && data.len().is_multiple_of(BLOCK),
+            "direct writes are whole blocks"
+        );
         let bytes = self.files.get_mut(&path).expect("an open file exists");
         bytes.now[at as usize..at as usize + data.len()].copy_from_slice(data);
         Ok(())

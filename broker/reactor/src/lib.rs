@@ -9,12 +9,14 @@
 //! 4. [`device`]: why a failed flush belongs to the device and not to the file;
 //! 5. [`mailbox`]: letters between shards, and from the control threads to a shard;
 //! 6. [`setup`]: what every reactor is given;
-//! 7. [`glommio`]: the first reactor.
+//! 7. [`glommio`]: the first reactor;
+//! 8. [`facts`]: what is known about the storage under a directory, and its lock.
 
 pub mod buffer;
 pub mod cpu;
 pub mod device;
 pub mod disk;
+pub mod facts;
 mod file;
 pub mod glommio;
 pub mod mailbox;

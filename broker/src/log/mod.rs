@@ -4,6 +4,8 @@
 //! together, `on_event` learns what the drive did, and `outcomes` says what follows for those who wait. Before the first
 //! turn `Logs::open` recovers over blocking disk access.
 
+pub mod flush_rule;
+
 use tidegate_protocol::ids::{Offset, TopicPartition};
 use tidegate_reactor::op::Fault;
 
