@@ -1,7 +1,8 @@
 //! Every byte layout that Tidegate promises to keep: lay out, read and check bytes, nothing else.
 //!
 //! Reading order: [`ids`] (what the numbers are), [`code`] (cursors), [`frame`] (how a stream is cut), [`batch`] (the
-//! record batch, the same bytes everywhere), [`api`] (one file per request), [`error_code`], then [`disk`].
+//! record batch, the same bytes everywhere), [`api`] (one file per request), [`error_code`], then
+//! [`internal`] (the broker's own topics) and [`disk`].
 
 pub mod api;
 pub mod batch;
@@ -12,3 +13,4 @@ pub mod error_code;
 pub mod extent;
 pub mod frame;
 pub mod ids;
+pub mod internal;

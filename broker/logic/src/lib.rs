@@ -4,4 +4,8 @@
 //! [`credit`] (who may send how many bytes), [`topics`] (the table of topics and its rules), [`offsets`] (where named
 //! consumers continue). Each is a state machine whose test compares everything it says.
 
+pub mod credit;
+pub mod offsets;
+pub mod placement;
 pub mod producer;
+pub mod topics;

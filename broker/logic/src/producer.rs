@@ -343,7 +343,7 @@ impl Producer {
         if kept.len() < batches.len() || !kept.clone().zip(batches).all(|(kept, came)| same(kept, came)) {
             return None;
         }
-        let (first, last) = (kept.clone().next()?, kept.clone().last()?);
+        let (first, last) = (kept.clone().next()?, kept.clone().next_back()?);
         let end = last.base.plus(i64::from(last.record_count));
         Some(Verdict::Duplicate { base: first.base, end, append_time_ms: first.append_time_ms })
     }
