@@ -2,6 +2,7 @@
 
 mod bench;
 mod consume;
+mod dump;
 mod offsets;
 pub(crate) mod produce;
 pub(crate) mod status;
@@ -30,7 +31,8 @@ pub(crate) fn run(cli: Cli, out: &mut Out) -> Result<(), Failure> {
         }
         Command::Bench(command) => bench::run(&cli.server, command, out),
         Command::Demo(args) => demo::run(&args, out),
-        Command::Dev(_) | Command::Serve(_) | Command::Dump(_) => {
+        Command::Dump(args) => dump::run(&args, out),
+        Command::Dev(_) | Command::Serve(_) => {
             Err(Failure::new(Code::Failed, "this command is not built yet"))
         }
     }
