@@ -12,6 +12,18 @@ pub enum Retry {
     OtherNode = 2,
 }
 
+impl Retry {
+    /// The advice of a number on the wire.
+    pub fn from_number(number: u8) -> Option<Retry> {
+        match number {
+            0 => Some(Retry::Never),
+            1 => Some(Retry::Later),
+            2 => Some(Retry::OtherNode),
+            _ => None,
+        }
+    }
+}
+
 /// Who has to change something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {

@@ -3,8 +3,11 @@
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use tidegate_schema::wire;
+
+use super::table::{id16, put_table, take_table};
 use super::{Api, put_whole, take_whole};
-use crate::code::DecodeError;
+use crate::code::{DecodeError, DecodeErrorKind};
 use crate::frame::{Frame, Kind};
 use crate::ids::{Incarnation, NodeId, ShardId};
 
@@ -87,6 +90,81 @@ impl Ping {
             nonce: head.nonce.get(),
             produce_bytes: head.produce_bytes.get(),
             produce_limit: head.produce_limit.get(),
+        })
+    }
+}
+
+impl HelloRequest {
+    /// Appends the whole frame.
+    pub fn encode(&self, correlation: u32, out: &mut Vec<u8>) {
+        put_table(Api::Hello.number(), Kind::Request, correlation, out, |b| {
+            let args = wire::HelloRequestArgs {
+                version_min: self.version_min,
+                version_max: self.version_max,
+                client_id: Some(b.create_string(&self.client_id)),
+                software: Some(b.create_string(&self.software)),
+                shard: self.shard.map_or(-1, |shard| i32::from(shard.0)),
+            };
+            wire::HelloRequest::create(b, &args).as_union_value()
+        });
+    }
+
+    /// Reads the frame.
+    pub fn decode(frame: &Frame<'_>) -> Result<HelloRequest, DecodeError> {
+        let table = take_table::<wire::HelloRequest<'_>>(frame, Api::Hello, Kind::Request)?;
+        let shard = match table.shard() {
+            -1 => None,
+            shard => Some(ShardId(u16::try_from(shard).map_err(|_| {
+                let kind = DecodeErrorKind::Unknown { found: i64::from(shard) };
+                DecodeError::new("shard", frame.body_at(), kind)
+            })?)),
+        };
+        Ok(HelloRequest {
+            version_min: table.version_min(),
+            version_max: table.version_max(),
+            client_id: table.client_id().to_owned(),
+            software: table.software().to_owned(),
+            shard,
+        })
+    }
+}
+
+impl HelloReply {
+    /// Appends the whole frame.
+    pub fn encode(&self, correlation: u32, out: &mut Vec<u8>) {
+        put_table(Api::Hello.number(), Kind::Reply, correlation, out, |b| {
+            let args = wire::HelloReplyArgs {
+                version: self.version,
+                node: self.node.0,
+                cluster: Some(b.create_vector(&self.cluster)),
+                incarnation: self.incarnation.0,
+                shard: self.shard.0,
+                shard_count: self.shard_count,
+                software: Some(b.create_string(&self.software)),
+                frame_bytes_max: self.frame_bytes_max,
+                batch_bytes_max: self.batch_bytes_max,
+                idempotence_window: self.idempotence_window,
+                credit_initial: self.credit_initial,
+            };
+            wire::HelloReply::create(b, &args).as_union_value()
+        });
+    }
+
+    /// Reads the frame.
+    pub fn decode(frame: &Frame<'_>) -> Result<HelloReply, DecodeError> {
+        let table = take_table::<wire::HelloReply<'_>>(frame, Api::Hello, Kind::Reply)?;
+        Ok(HelloReply {
+            version: table.version(),
+            node: NodeId(table.node()),
+            cluster: id16("cluster", table.cluster(), frame.body_at())?,
+            incarnation: Incarnation(table.incarnation()),
+            shard: ShardId(table.shard()),
+            shard_count: table.shard_count(),
+            software: table.software().to_owned(),
+            frame_bytes_max: table.frame_bytes_max(),
+            batch_bytes_max: table.batch_bytes_max(),
+            idempotence_window: table.idempotence_window(),
+            credit_initial: table.credit_initial(),
         })
     }
 }

@@ -21,6 +21,7 @@ pub mod produce;
 pub mod producer;
 pub mod status;
 pub mod subscribe;
+pub(crate) mod table;
 pub mod topic;
 
 macro_rules! apis {
@@ -187,6 +188,57 @@ impl Done {
     pub fn decode(frame: &Frame<'_>, api: Api) -> Result<Done, DecodeError> {
         take_whole::<[u8; 0]>(frame, api, Kind::Reply)?;
         Ok(Done)
+    }
+}
+
+/// A request, read. The batches of a produce stay in the frame's body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each variant is the api of its name")]
+pub enum Request {
+    Hello(hello::HelloRequest),
+    Ping(hello::Ping),
+    Metadata(metadata::MetadataRequest),
+    CreateTopic(topic::CreateTopicRequest),
+    DeleteTopic(topic::DeleteTopicRequest),
+    AlterTopic(topic::AlterTopicRequest),
+    DescribeTopic(topic::DescribeTopicRequest),
+    Produce(produce::ProduceRequest),
+    Subscribe(subscribe::SubscribeRequest),
+    Unsubscribe(subscribe::UnsubscribeRequest),
+    Credit(credit::Credit),
+    ListOffsets(offset::ListOffsetsRequest),
+    DeleteRecords(offset::DeleteRecordsRequest),
+    OffsetCommit(offset::OffsetCommitRequest),
+    OffsetFetch(offset::OffsetFetchRequest),
+    ProducerInit(producer::ProducerInitRequest),
+    Status(status::StatusRequest),
+}
+
+impl Request {
+    /// Reads a frame that a client sent, of an api that [`Frame::api`] has named.
+    pub fn decode(frame: &Frame<'_>, api: Api) -> Result<Request, DecodeError> {
+        Ok(match api {
+            Api::Hello => Request::Hello(hello::HelloRequest::decode(frame)?),
+            Api::Ping => Request::Ping(hello::Ping::decode(frame, Kind::Request)?),
+            Api::Metadata => Request::Metadata(metadata::MetadataRequest::decode(frame)?),
+            Api::CreateTopic => Request::CreateTopic(topic::CreateTopicRequest::decode(frame)?),
+            Api::DeleteTopic => Request::DeleteTopic(topic::DeleteTopicRequest::decode(frame)?),
+            Api::AlterTopic => Request::AlterTopic(topic::AlterTopicRequest::decode(frame)?),
+            Api::DescribeTopic => Request::DescribeTopic(topic::DescribeTopicRequest::decode(frame)?),
+            Api::Produce => Request::Produce(produce::ProduceRequest::decode(frame)?),
+            Api::Subscribe => Request::Subscribe(subscribe::SubscribeRequest::decode(frame)?),
+            Api::Unsubscribe => Request::Unsubscribe(subscribe::UnsubscribeRequest::decode(frame)?),
+            Api::Data | Api::CaughtUp | Api::Heartbeat => {
+                return Err(DecodeError::rule("api", 4, "is sent by the broker only"));
+            }
+            Api::Credit => Request::Credit(credit::Credit::decode(frame)?),
+            Api::ListOffsets => Request::ListOffsets(offset::ListOffsetsRequest::decode(frame)?),
+            Api::DeleteRecords => Request::DeleteRecords(offset::DeleteRecordsRequest::decode(frame)?),
+            Api::OffsetCommit => Request::OffsetCommit(offset::OffsetCommitRequest::decode(frame)?),
+            Api::OffsetFetch => Request::OffsetFetch(offset::OffsetFetchRequest::decode(frame)?),
+            Api::ProducerInit => Request::ProducerInit(producer::ProducerInitRequest::decode(frame)?),
+            Api::Status => Request::Status(status::StatusRequest::decode(frame)?),
+        })
     }
 }
 

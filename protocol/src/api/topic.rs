@@ -1,5 +1,12 @@
 //! `create_topic`, `delete_topic`, `alter_topic`, `describe_topic`.
 
+use flatbuffers::{FlatBufferBuilder, ForwardsUOffset, Vector, WIPOffset};
+use tidegate_schema::wire;
+
+use super::Api;
+use super::table::{id16, put_strings, put_table, take_strings, take_table};
+use crate::code::DecodeError;
+use crate::frame::{Frame, Kind};
 use crate::ids::{Offset, PartitionId, ShardId, TopicId};
 
 /// A setting of a topic as the caller typed it: the broker refuses unknown names and bad values.
@@ -98,4 +105,188 @@ pub struct PartitionDescription {
     pub appended: Offset,
     /// Bytes on disk and in memory that belong to it.
     pub bytes: i64,
+}
+
+impl CreateTopicRequest {
+    /// Appends the whole frame.
+    pub fn encode(&self, correlation: u32, out: &mut Vec<u8>) {
+        put_table(Api::CreateTopic.number(), Kind::Request, correlation, out, |b| {
+            let args = wire::CreateTopicRequestArgs {
+                name: Some(b.create_string(&self.name)),
+                partitions: self.partitions,
+                replication: self.replication,
+                settings: Some(put_settings(b, &self.settings)),
+            };
+            wire::CreateTopicRequest::create(b, &args).as_union_value()
+        });
+    }
+
+    /// Reads the frame.
+    pub fn decode(frame: &Frame<'_>) -> Result<CreateTopicRequest, DecodeError> {
+        let table = take_table::<wire::CreateTopicRequest<'_>>(frame, Api::CreateTopic, Kind::Request)?;
+        Ok(CreateTopicRequest {
+            name: table.name().to_owned(),
+            partitions: table.partitions(),
+            replication: table.replication(),
+            settings: take_settings(table.settings()),
+        })
+    }
+}
+
+impl CreateTopicReply {
+    /// Appends the whole frame.
+    pub fn encode(&self, correlation: u32, out: &mut Vec<u8>) {
+        put_table(Api::CreateTopic.number(), Kind::Reply, correlation, out, |b| {
+            let topic = Some(b.create_vector(&self.topic.0));
+            wire::CreateTopicReply::create(b, &wire::CreateTopicReplyArgs { topic }).as_union_value()
+        });
+    }
+
+    /// Reads the frame.
+    pub fn decode(frame: &Frame<'_>) -> Result<CreateTopicReply, DecodeError> {
+        let table = take_table::<wire::CreateTopicReply<'_>>(frame, Api::CreateTopic, Kind::Reply)?;
+        Ok(CreateTopicReply { topic: TopicId(id16("topic", table.topic(), frame.body_at())?) })
+    }
+}
+
+impl DeleteTopicRequest {
+    /// Appends the whole frame. The reply is [`super::Done`].
+    pub fn encode(&self, correlation: u32, out: &mut Vec<u8>) {
+        put_table(Api::DeleteTopic.number(), Kind::Request, correlation, out, |b| {
+            let name = Some(b.create_string(&self.name));
+            wire::DeleteTopicRequest::create(b, &wire::DeleteTopicRequestArgs { name }).as_union_value()
+        });
+    }
+
+    /// Reads the frame.
+    pub fn decode(frame: &Frame<'_>) -> Result<DeleteTopicRequest, DecodeError> {
+        let table = take_table::<wire::DeleteTopicRequest<'_>>(frame, Api::DeleteTopic, Kind::Request)?;
+        Ok(DeleteTopicRequest { name: table.name().to_owned() })
+    }
+}
+
+impl AlterTopicRequest {
+    /// Appends the whole frame. The reply is [`super::Done`].
+    pub fn encode(&self, correlation: u32, out: &mut Vec<u8>) {
+        put_table(Api::AlterTopic.number(), Kind::Request, correlation, out, |b| {
+            let args = wire::AlterTopicRequestArgs {
+                name: Some(b.create_string(&self.name)),
+                partitions: self.partitions,
+                settings: Some(put_settings(b, &self.settings)),
+            };
+            wire::AlterTopicRequest::create(b, &args).as_union_value()
+        });
+    }
+
+    /// Reads the frame.
+    pub fn decode(frame: &Frame<'_>) -> Result<AlterTopicRequest, DecodeError> {
+        let table = take_table::<wire::AlterTopicRequest<'_>>(frame, Api::AlterTopic, Kind::Request)?;
+        Ok(AlterTopicRequest {
+            name: table.name().to_owned(),
+            partitions: table.partitions(),
+            settings: take_settings(table.settings()),
+        })
+    }
+}
+
+impl DescribeTopicRequest {
+    /// Appends the whole frame.
+    pub fn encode(&self, correlation: u32, out: &mut Vec<u8>) {
+        put_table(Api::DescribeTopic.number(), Kind::Request, correlation, out, |b| {
+            let names = Some(put_strings(b, &self.names));
+            wire::DescribeTopicRequest::create(b, &wire::DescribeTopicRequestArgs { names }).as_union_value()
+        });
+    }
+
+    /// Reads the frame.
+    pub fn decode(frame: &Frame<'_>) -> Result<DescribeTopicRequest, DecodeError> {
+        let table = take_table::<wire::DescribeTopicRequest<'_>>(frame, Api::DescribeTopic, Kind::Request)?;
+        Ok(DescribeTopicRequest { names: take_strings(table.names()) })
+    }
+}
+
+impl DescribeTopicReply {
+    /// Appends the whole frame.
+    pub fn encode(&self, correlation: u32, out: &mut Vec<u8>) {
+        put_table(Api::DescribeTopic.number(), Kind::Reply, correlation, out, |b| {
+            let topics: Vec<_> = self.topics.iter().map(|topic| put_description(b, topic)).collect();
+            let topics = Some(b.create_vector(&topics));
+            wire::DescribeTopicReply::create(b, &wire::DescribeTopicReplyArgs { topics }).as_union_value()
+        });
+    }
+
+    /// Reads the frame.
+    pub fn decode(frame: &Frame<'_>) -> Result<DescribeTopicReply, DecodeError> {
+        let table = take_table::<wire::DescribeTopicReply<'_>>(frame, Api::DescribeTopic, Kind::Reply)?;
+        let at = frame.body_at();
+        let topics =
+            table.topics().iter().map(|topic| take_description(topic, at)).collect::<Result<_, _>>()?;
+        Ok(DescribeTopicReply { topics })
+    }
+}
+
+fn put_description<'b>(
+    b: &mut FlatBufferBuilder<'b>,
+    topic: &TopicDescription,
+) -> WIPOffset<wire::TopicDescription<'b>> {
+    let mut partitions = Vec::with_capacity(topic.partitions.len());
+    for partition in &topic.partitions {
+        let args = wire::PartitionDescriptionArgs {
+            partition: partition.partition.0,
+            shard: partition.shard.0,
+            start: partition.start.0,
+            committed: partition.committed.0,
+            appended: partition.appended.0,
+            bytes: partition.bytes,
+        };
+        partitions.push(wire::PartitionDescription::create(b, &args));
+    }
+    let args = wire::TopicDescriptionArgs {
+        name: Some(b.create_string(&topic.name)),
+        topic: Some(b.create_vector(&topic.topic.0)),
+        replication: topic.replication,
+        created_ms: topic.created_ms,
+        settings: Some(put_settings(b, &topic.settings)),
+        partitions: Some(b.create_vector(&partitions)),
+    };
+    wire::TopicDescription::create(b, &args)
+}
+
+fn take_description(topic: wire::TopicDescription<'_>, at: usize) -> Result<TopicDescription, DecodeError> {
+    let partition = |partition: wire::PartitionDescription<'_>| PartitionDescription {
+        partition: PartitionId(partition.partition()),
+        shard: ShardId(partition.shard()),
+        start: Offset(partition.start()),
+        committed: Offset(partition.committed()),
+        appended: Offset(partition.appended()),
+        bytes: partition.bytes(),
+    };
+    Ok(TopicDescription {
+        name: topic.name().to_owned(),
+        topic: TopicId(id16("topic", topic.topic(), at)?),
+        replication: topic.replication(),
+        created_ms: topic.created_ms(),
+        settings: take_settings(topic.settings()),
+        partitions: topic.partitions().iter().map(partition).collect(),
+    })
+}
+
+fn put_settings<'b>(
+    b: &mut FlatBufferBuilder<'b>,
+    settings: &[Setting],
+) -> WIPOffset<Vector<'b, ForwardsUOffset<wire::Setting<'b>>>> {
+    let mut tables = Vec::with_capacity(settings.len());
+    for setting in settings {
+        let args = wire::SettingArgs {
+            name: Some(b.create_string(&setting.name)),
+            value: Some(b.create_string(&setting.value)),
+        };
+        tables.push(wire::Setting::create(b, &args));
+    }
+    b.create_vector(&tables)
+}
+
+fn take_settings<'a>(settings: Vector<'a, ForwardsUOffset<wire::Setting<'a>>>) -> Vec<Setting> {
+    let setting = |s: wire::Setting<'_>| Setting { name: s.name().to_owned(), value: s.value().to_owned() };
+    settings.iter().map(setting).collect()
 }
