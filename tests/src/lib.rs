@@ -1,4 +1,5 @@
 //! Everything that needs more than one file of the product.
+pub mod contract;
 pub mod crash;
 pub mod kill;
 pub mod ledger;

@@ -2,10 +2,12 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use nix::fcntl::{FallocateFlags, fallocate};
 
+use crate::buffer::{BLOCK, Buffer};
 use crate::op::Fault;
 
 /// Creates a file that must not exist, allocated but not initialised, and makes its name durable. After a failure the
@@ -22,6 +24,19 @@ pub(crate) fn create_allocated(path: &Path, bytes: u64) -> Result<(), Fault> {
         let _ = fs::remove_file(path);
         Fault::io("create", path, &e)
     })
+}
+
+/// A file without a name on the filesystem of `dir`, whose one block is initialised on the drive.
+pub(crate) fn nameless_block(dir: &Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(nix::libc::O_TMPFILE | nix::libc::O_DIRECT)
+        .open(dir)?;
+    let mut block = Buffer::zeroed(BLOCK);
+    block.set_filled(BLOCK);
+    file.write_all_at(&block, 0)?;
+    Ok(file)
 }
 
 /// Removes a file and makes that durable.

@@ -6,8 +6,9 @@
 //! Known of glommio 0.9 and respected here:
 //! - It looks for work from the kernel only when no task is ready, so the loop never wakes itself: with events left it asks for a
 //!   timer that is due at once, and glommio hands submissions to the kernel before that fires.
-//! - It finds out once per device whether polled reads work, by reading a block of the file being opened, and takes an empty
-//!   file for a yes. So no file is opened here that holds less than a block.
+//! - It finds out once per device whether polled reads work, by reading a block of the first file opened there. A block that
+//!   needs no drive, because the file is empty or not initialised, is taken for a yes, and later reads fail with
+//!   EOPNOTSUPP. So the first file opened on a device is one made for that, with an initialised block.
 //! - Its memory for direct I/O is its own: a write is copied into it, a read out of it.
 
 mod files;
@@ -79,6 +80,7 @@ struct Shard {
     setup: Setup,
     sockets: Sockets,
     files: HashMap<File, Rc<DmaFile>>,
+    probed: files::Probed,
     done: Rc<RefCell<Done>>,
     listening: Option<sockets::Listening>,
     /// Flushes that said OK and wait for those of other shards. Oldest first.
@@ -122,6 +124,7 @@ impl Shard {
             setup,
             sockets: Sockets::new(),
             files: HashMap::new(),
+            probed: files::Probed::default(),
             done: Rc::default(),
             listening: None,
             doubted: Vec::new(),

@@ -1,7 +1,11 @@
 //! File ops of the glommio reactor: a small task each.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::fs;
 use std::future::Future;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -10,7 +14,7 @@ use glommio::io::{DmaFile, OpenOptions};
 
 use super::{Completion, Shard};
 use crate::buffer::{BLOCK, Buffer};
-use crate::file::{create_allocated, remove};
+use crate::file::{create_allocated, nameless_block, parent, remove};
 use crate::op::{Event, Fault, File, Op, OpenHow};
 
 impl Shard {
@@ -18,7 +22,8 @@ impl Shard {
         match op {
             Op::Open { file, path, how } => {
                 assert!(!self.files.contains_key(&file), "{file:?} is open already");
-                self.spawn(async move { Completion::Opened { file, result: open(path, how).await } });
+                let probed = Rc::clone(&self.probed);
+                self.spawn(async move { Completion::Opened { file, result: open(path, how, probed).await } });
             }
             Op::CloseFile { file } => {
                 let closing = self.files.remove(&file).unwrap_or_else(|| not_open(file));
@@ -84,13 +89,22 @@ impl Shard {
     }
 }
 
-async fn open(path: PathBuf, how: OpenHow) -> Result<DmaFile, Fault> {
+/// Devices of which glommio has found out whether polled reads work.
+pub(super) type Probed = Rc<RefCell<HashSet<u64>>>;
+
+async fn open(path: PathBuf, how: OpenHow, probed: Probed) -> Result<DmaFile, Fault> {
     let name = path.clone();
-    let ready = move || match how {
-        OpenHow::New { bytes } => create_allocated(&name, bytes),
-        OpenHow::Existing => check_holds_a_block(&name),
-    };
-    glommio::executor().spawn_blocking(ready).await?;
+    let device = glommio::executor().spawn_blocking(move || prepare(&name, how)).await?;
+    if !probed.borrow().contains(&device) {
+        let dir = parent(&path).to_owned();
+        // Where there are no nameless files, the file itself is the probe.
+        if let Ok(block) = glommio::executor().spawn_blocking(move || nameless_block(&dir)).await
+            && let Ok(probe) = DmaFile::open(format!("/proc/self/fd/{}", block.as_raw_fd())).await
+        {
+            let _ = probe.close().await;
+        }
+        probed.borrow_mut().insert(device);
+    }
     let opened = OpenOptions::new().read(true).write(true).dma_open(&path).await;
     if opened.is_err() && matches!(how, OpenHow::New { .. }) {
         let name = path.clone();
@@ -99,15 +113,18 @@ async fn open(path: PathBuf, how: OpenHow) -> Result<DmaFile, Fault> {
     opened.map_err(|e| fault(&format!("open {}", path.display()), &e))
 }
 
-fn check_holds_a_block(path: &Path) -> Result<(), Fault> {
-    let len = fs::metadata(path).map_err(|e| Fault::io("open", path, &e))?.len();
-    if len < BLOCK as u64 {
-        return Err(Fault::new(
-            format!("open {}: it holds {len} bytes, less than a block of {BLOCK}", path.display()),
-            0,
-        ));
+/// Makes sure that the file is there and holds a block; returns its device.
+fn prepare(path: &Path, how: OpenHow) -> Result<u64, Fault> {
+    if let OpenHow::New { bytes } = how {
+        create_allocated(path, bytes)?;
     }
-    Ok(())
+    let found = fs::metadata(path).map_err(|e| Fault::io("open", path, &e))?;
+    if found.len() < BLOCK as u64 {
+        let what =
+            format!("open {}: it holds {} bytes, less than a block of {BLOCK}", path.display(), found.len());
+        return Err(Fault::new(what, 0));
+    }
+    Ok(found.dev())
 }
 
 /// What a flush that said OK ends in after another flush of its device has failed.
