@@ -22,8 +22,6 @@ use crate::error_code::ErrorCode;
 use crate::ids::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, Sequence};
 
 pub mod builder;
-#[cfg(feature = "compression")]
-pub mod compression;
 pub mod record;
 
 pub use builder::{BatchBuilder, BatchOrigin};
@@ -280,7 +278,7 @@ impl<'a> BatchView<'a> {
         Ok(())
     }
 
-    /// The records of an uncompressed batch, in place. For a compressed one see `compression::records`.
+    /// The records of an uncompressed batch, in place. For a compressed one see `compression::unpack`.
     pub fn records(&self) -> Result<Records<'a>, BatchError> {
         if self.header.compression != Compression::None {
             return Err(DecodeError::rule(

@@ -10,6 +10,7 @@ use tidegate_reactor::op::{Event, Fault, ShardIndex, Socket, Tag};
 
 use super::random::Random;
 
+const ECANCELED: i32 = 125;
 const ECONNRESET: i32 = 104;
 const EPIPE: i32 = 32;
 
@@ -26,6 +27,8 @@ pub enum PeerOp {
     Send(Link, Vec<u8>),
     /// Stop taking bytes from the link, or take them again.
     Reading(Link, Reading),
+    /// Send nothing more; go on reading.
+    Finish(Link),
     /// Close the link from the peer's side.
     Close(Link),
     /// Wake the peer up at that time of the run, in nanoseconds.
@@ -100,6 +103,8 @@ struct LinkState {
     receiving: Option<Buffer>,
     sending: Option<Sending>,
     reading: Reading,
+    /// The peer has closed: what the broker still sends goes nowhere.
+    peer_closed: bool,
     cut: bool,
 }
 
@@ -163,6 +168,7 @@ impl Network {
             receiving: None,
             sending: None,
             reading: Reading::On,
+            peer_closed: false,
             cut: false,
         };
         assert!(self.links.insert(link, state).is_none(), "{link:?} is in use");
@@ -236,11 +242,18 @@ impl Network {
         true
     }
 
+    /// A peer sends nothing more. Returns whether the link exists.
+    pub fn peer_finish(&mut self, link: Link) -> bool {
+        let Some(state) = self.links.get_mut(&link) else { return false };
+        state.to_broker.ended = true;
+        true
+    }
+
     /// A peer closes its link. Returns whether the link exists.
     pub fn peer_close(&mut self, link: Link) -> bool {
         let Some(state) = self.links.get_mut(&link) else { return false };
         state.to_broker.ended = true;
-        // Whatever the broker still sends goes nowhere.
+        state.peer_closed = true;
         state.reading = Reading::On;
         true
     }
@@ -262,14 +275,13 @@ impl Network {
         let state = self.links.get_mut(&link).expect("just found");
         state.end = None;
         state.to_peer.ended = true;
-        let closed = || Fault { what: "receive".to_string(), errno: ECONNRESET };
+        let fault = |what: &str| Fault { what: what.to_string(), errno: ECANCELED };
         let mut events = Vec::new();
         if let Some(buf) = state.receiving.take() {
-            events.push(Event::Received { socket, buf, result: Err(closed()) });
+            events.push(Event::Received { socket, buf, result: Err(fault("receive")) });
         }
         if let Some(sending) = state.sending.take() {
-            let fault = Fault { what: "send".to_string(), errno: EPIPE };
-            events.push(Event::Sent { socket, tag: sending.tag, result: Err(fault) });
+            events.push(Event::Sent { socket, tag: sending.tag, result: Err(fault("send")) });
         }
         events.push(Event::Closed { socket });
         (link, events)
@@ -390,7 +402,7 @@ impl LinkState {
         if self.reading == Reading::Off {
             return;
         }
-        let discard = self.to_broker.ended;
+        let discard = self.peer_closed;
         while let Some((at, _)) = self.to_peer.pieces.front()
             && (*at <= now_ns || discard)
         {

@@ -5,6 +5,7 @@
 //! [`Device`], and it is reaped late, as on a busy core.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use tidegate_reactor::buffer::View;
 use tidegate_reactor::device::{Device, Doubt};
@@ -27,6 +28,8 @@ pub struct World {
     pub net: Network,
     /// Everything that has happened.
     pub trace: Trace,
+    /// What the shards told the control threads, oldest first.
+    pub reports: Vec<Letter>,
     /// How long ops take.
     pub pace: Pace,
     random: Random,
@@ -36,6 +39,17 @@ pub struct World {
     due: BTreeMap<(u64, u64), Due>,
     next: u64,
     turns: u64,
+    written: BTreeMap<PathBuf, WrittenTo>,
+}
+
+/// What the shards' turns wrote to a file; writes of nothing but zeros do not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WrittenTo {
+    /// How many writes.
+    pub writes: u64,
+    /// How often they went back from the second half to the first, as in a ring.
+    pub laps: u64,
+    last_at: u64,
 }
 
 /// How long ops take, in nanoseconds: the shortest and the longest usual time.
@@ -71,12 +85,15 @@ struct Seat {
     turn: Box<dyn Turn>,
     files: BTreeMap<File, OpenFile>,
     events: Vec<Event>,
+    /// Timers by their time on the monotonic clock: they end in that order.
+    timers: BTreeMap<(u64, u64), Tag>,
     /// Successful flushes that are not believed yet.
     doubts: Vec<(Doubt, File, Tag)>,
     stopped: bool,
 }
 
 struct OpenFile {
+    path: PathBuf,
     inode: Inode,
     ops: u32,
 }
@@ -86,6 +103,7 @@ enum Due {
     Opened {
         shard: usize,
         file: File,
+        path: PathBuf,
         ticket: Ticket,
     },
     FileClosed {
@@ -104,6 +122,9 @@ enum Due {
         file: File,
         ticket: Ticket,
         tag: Tag,
+    },
+    Timers {
+        shard: usize,
     },
     /// The drive has done the flush; the shard's reactor does not know yet.
     FlushDone {
@@ -155,6 +176,7 @@ impl World {
             disk,
             net: Network::new(random.fork()),
             trace,
+            reports: Vec::new(),
             pace: Pace::default(),
             random,
             peers: Vec::new(),
@@ -163,7 +185,18 @@ impl World {
             due: BTreeMap::new(),
             next: 0,
             turns: 0,
+            written: BTreeMap::new(),
         }
+    }
+
+    /// What was written to the files whose path contains `part`, all together.
+    pub fn written_to(&self, part: &str) -> WrittenTo {
+        let mut sum = WrittenTo::default();
+        for (_, one) in self.written.iter().filter(|(path, _)| path.to_string_lossy().contains(part)) {
+            sum.writes += one.writes;
+            sum.laps += one.laps;
+        }
+        sum
     }
 
     /// Adds a peer; it acts first at the next step.
@@ -189,6 +222,7 @@ impl World {
                 turn,
                 files: BTreeMap::new(),
                 events: Vec::new(),
+                timers: BTreeMap::new(),
                 doubts: Vec::new(),
                 stopped: false,
             });
@@ -310,7 +344,8 @@ impl World {
                 self.note("timer", "", &[("at", at_ns), ("tag", tag.0)]);
                 let late = self.random.between(0, 60_000);
                 let at = self.clock.at_mono(at_ns).max(self.clock.now_ns()).saturating_add(late);
-                self.at(at, Due::Event { shard, event: Event::Timer { tag } });
+                self.seats[shard].timers.insert((at_ns, self.next), tag);
+                self.at(at, Due::Timers { shard });
             }
             Op::Mail { to, letter } => {
                 self.note("mail", "", &[("from", shard as u64), ("to", to.0.into())]);
@@ -320,7 +355,7 @@ impl World {
             }
             Op::Report { letter } => {
                 self.note("report", "", &[("shard", shard as u64)]);
-                drop(letter);
+                self.reports.push(letter);
             }
             Op::Receive { .. } | Op::Send { .. } | Op::Close { .. } | Op::HandOver { .. } => {
                 self.submit_socket(shard, op);
@@ -337,7 +372,7 @@ impl World {
         self.note("open", &path.display().to_string(), &[("file", file.0), ("new", bytes)]);
         let ticket = self.disk.begin_open(path, how);
         let time = self.transfer_ns();
-        self.after(time, Due::Opened { shard, file, ticket });
+        self.after(time, Due::Opened { shard, file, path: path.to_path_buf(), ticket });
     }
 
     fn submit_write(&mut self, shard: usize, file: File, at: u64, data: View, tag: Tag) {
@@ -345,6 +380,14 @@ impl World {
         let crc = u64::from(crc32c::crc32c(&data));
         let len = data.len() as u64;
         self.note("write", "", &[("file", file.0), ("at", at), ("len", len), ("tag", tag.0), ("crc", crc)]);
+        if data.iter().any(|b| *b != 0) {
+            let path = self.seats[shard].files[&file].path.clone();
+            let half = self.disk.len(inode) / 2;
+            let to = self.written.entry(path).or_default();
+            to.writes += 1;
+            to.laps += u64::from(to.last_at >= half && at < half);
+            to.last_at = at;
+        }
         let ticket = self.disk.begin_write(inode, at, data);
         let time = self.transfer_ns();
         self.after(time, Due::Written { shard, file, ticket, tag });
@@ -396,6 +439,15 @@ impl World {
                 self.soon(Due::Event { shard: from, event });
             }
             Due::Event { shard, event } => self.post(shard, event),
+            Due::Timers { shard } => {
+                let now = self.clock.now().mono_ns;
+                while let Some(entry) = self.seats[shard].timers.first_entry()
+                    && entry.key().0 <= now
+                {
+                    let tag = entry.remove();
+                    self.post(shard, Event::Timer { tag });
+                }
+            }
             Due::FlushDone { shard, file, ticket, tag } => {
                 let result = self.disk.end_flush(ticket);
                 let late = if self.random.chance(100_000) { self.draw(self.pace.flush_ns) } else { 500 };
@@ -414,10 +466,10 @@ impl World {
 
     fn end_file_op(&mut self, due: Due) {
         match due {
-            Due::Opened { shard, file, ticket } => {
+            Due::Opened { shard, file, path, ticket } => {
                 let result = self.disk.end_open(ticket);
                 if let Ok(inode) = &result {
-                    self.seats[shard].files.insert(file, OpenFile { inode: *inode, ops: 0 });
+                    self.seats[shard].files.insert(file, OpenFile { path, inode: *inode, ops: 0 });
                 }
                 self.post(shard, Event::Opened { file, result: result.map(drop) });
             }
@@ -532,6 +584,10 @@ impl World {
                 }
                 PeerOp::Reading(link, reading) => {
                     self.net.set_reading(link, reading);
+                    links.insert(link);
+                }
+                PeerOp::Finish(link) => {
+                    self.net.peer_finish(link);
                     links.insert(link);
                 }
                 PeerOp::Close(link) => {
