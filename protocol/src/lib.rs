@@ -1,7 +1,7 @@
 //! Every byte layout that Tidegate promises to keep: lay out, read and check bytes, nothing else.
 //!
 //! Reading order: [`ids`] (what the numbers are), [`code`] (cursors), [`frame`] (how a stream is cut), [`batch`] (the
-//! record batch, the same bytes everywhere), [`api`] (one file per request), [`error_code`], then
+//! record batch, the same bytes everywhere), [`partitioner`], [`api`] (one file per request), [`error_code`], then
 //! [`internal`] (the broker's own topics) and [`disk`].
 
 pub mod api;
@@ -14,3 +14,4 @@ pub mod extent;
 pub mod frame;
 pub mod ids;
 pub mod internal;
+pub mod partitioner;

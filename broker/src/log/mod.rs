@@ -1,13 +1,26 @@
 //! The logs of one shard: one journal, one flush a cycle, large data written once.
 //!
 //! `Logs` is a state machine under the shard's turn: `append` takes a place in the order, `pump` submits what has come
-//! together, `on_event` learns what the drive did, and `outcomes` says what follows for those who wait. Before the first
+//! together, `on_event` learns what the drive did, and outcomes say what follows for those who wait. Before the first
 //! turn `Logs::open` recovers over blocking disk access.
 
+pub mod answer;
 pub mod flush_rule;
 
-use tidegate_protocol::ids::{Offset, TopicPartition};
-use tidegate_reactor::op::Fault;
+use std::path::PathBuf;
+
+use tidegate_protocol::api::offset::OffsetQuery;
+use tidegate_protocol::disk::frame::JournalIdentity;
+use tidegate_protocol::ids::{Incarnation, LeaderEpoch, Offset, ShardId, TopicPartition};
+use tidegate_reactor::disk::Disk;
+use tidegate_reactor::op::{Event, Fault, Now, Op};
+
+pub use self::answer::{
+    AppendRefused, Appended, CreateRefused, DurableToken, FindStart, Found, IncomingBatch, Outcome,
+    ReadBatches, ReadRefused, ReadStart, Room, TrimRefused,
+};
+use self::flush_rule::FlushRule;
+use crate::limits::Limits;
 
 /// Where a log stands.
 ///
@@ -28,10 +41,13 @@ pub struct Positions {
     pub appended: Offset,
 }
 
-/// Proof that a flush has covered an offset. Only the flush completion makes one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DurableToken {
-    upto: Offset,
+impl Positions {
+    /// Asserts the invariants.
+    pub fn check(&self) {
+        let Positions { start, stable, committed, durable, written, appended } = *self;
+        assert!(start <= stable && stable <= committed && committed <= appended, "{self:?}");
+        assert!(durable <= written && written <= appended, "{self:?}");
+    }
 }
 
 /// What a topic decides about each of its logs.
@@ -49,36 +65,174 @@ pub struct LogOptions {
     pub idempotence_window: u16,
 }
 
-/// What became of an append.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Appended {
-    /// Offset of the first record.
-    pub base: Offset,
-    /// One past the last record.
-    pub end: Offset,
-    /// The append time given, milliseconds since the Unix epoch.
-    pub append_time_ms: i64,
-    /// Whether this was a repetition of an append that the log already has; it joins the original's waiters.
-    pub duplicate: bool,
+/// Everything that the logs of a shard have to know before they can be opened.
+#[derive(Clone, Debug)]
+pub struct ShardBoot {
+    /// The data directory.
+    pub root: PathBuf,
+    /// Cluster, node and journal.
+    pub identity: JournalIdentity,
+    /// Raised and flushed in the superblock before this.
+    pub incarnation: Incarnation,
+    /// The shard.
+    pub shard: ShardId,
+    /// Its bounds.
+    pub limits: Limits,
+    /// Whether one flush covers a cycle.
+    pub flush_rule: FlushRule,
 }
 
-/// What the drive has done for those who wait.
-#[derive(Debug)]
-pub enum Outcome {
-    /// All below `upto` is written, not yet flushed.
-    Written { log: TopicPartition, upto: Offset },
-    /// All below `token.upto()` is flushed. `committed` has moved with it.
-    Durable { log: TopicPartition, token: DurableToken },
-    /// Everything appended at or above `from` has an unknown outcome; the log takes no more appends.
-    Unknown { log: TopicPartition, from: Offset, fault: Fault },
-    /// A trim is durable.
-    Trimmed { log: TopicPartition, start: Offset },
-    /// A cold read has ended.
-    ReadDone { ticket: u64, result: Result<ReadBatches, ReadRefused> },
+/// Why a shard's logs cannot be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenError {
+    /// The drive failed.
+    Fault(Fault),
+    /// What lies there cannot be right, and going on might lose data.
+    Refused {
+        /// The file concerned.
+        file: PathBuf,
+        /// What is wrong with it.
+        cause: String,
+    },
 }
-/// The exact shape of what follows belongs to the log's author; see the contract.
+
+impl std::fmt::Display for OpenError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            OpenError::Fault(fault) => fault.fmt(f),
+            OpenError::Refused { file, cause } => write!(f, "{}: {cause}", file.display()),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+impl From<Fault> for OpenError {
+    fn from(fault: Fault) -> OpenError {
+        OpenError::Fault(fault)
+    }
+}
+
+/// All logs of one shard.
 #[derive(Debug)]
-pub struct ReadBatches;
-/// Likewise.
-#[derive(Debug)]
-pub struct ReadRefused;
+pub struct Logs {
+    boot: ShardBoot,
+}
+
+impl Logs {
+    /// Recovers the shard's logs. Everything that is found is flushed when this returns.
+    pub fn open(_disk: &mut dyn Disk, boot: ShardBoot) -> Result<Logs, OpenError> {
+        Ok(Logs { boot })
+    }
+
+    /// The first turn: opens the files.
+    pub fn start(&mut self, _now: Now, _ops: &mut Vec<Op>) {}
+
+    /// The epoch in which the node leads its logs.
+    pub fn leader_epoch(&self) -> LeaderEpoch {
+        LeaderEpoch(self.boot.incarnation.0 as i32)
+    }
+
+    /// The logs that exist, in order.
+    pub fn logs_found(&self) -> impl Iterator<Item = TopicPartition> + '_ {
+        std::iter::empty()
+    }
+
+    /// Makes an empty log; one that exists keeps what it has and takes the options.
+    pub fn create(&mut self, _log: TopicPartition, _options: LogOptions) -> Result<(), CreateRefused> {
+        Err(CreateRefused::ReadOnly)
+    }
+
+    /// Changes a log's options.
+    pub fn set_options(&mut self, _log: TopicPartition, _options: LogOptions) {}
+
+    /// Ends a log with all that it holds; what is not answered yet never is.
+    pub fn remove(&mut self, _log: TopicPartition) {}
+
+    /// Gives the batches their place behind all others of the log.
+    pub fn append(
+        &mut self,
+        _now: Now,
+        _log: TopicPartition,
+        _batches: &[IncomingBatch],
+    ) -> Result<Appended, AppendRefused> {
+        Err(AppendRefused::UnknownLog)
+    }
+
+    /// Where a log stands.
+    pub fn positions(&self, _log: TopicPartition) -> Option<Positions> {
+        None
+    }
+
+    /// Bytes of batches that a log holds, on disk and pending.
+    pub fn bytes(&self, _log: TopicPartition) -> u64 {
+        0
+    }
+
+    /// Reads whole batches: the first is the one that holds `from`, none begins at or above `upto`, and all but the first
+    /// fit `bytes_max`.
+    pub fn read(
+        &mut self,
+        _log: TopicPartition,
+        _from: Offset,
+        _upto: Offset,
+        _bytes_max: usize,
+        _ops: &mut Vec<Op>,
+    ) -> ReadStart {
+        ReadStart::Refused(ReadRefused::UnknownLog)
+    }
+
+    /// Finds an offset.
+    pub fn find(&mut self, _log: TopicPartition, _query: OffsetQuery, _ops: &mut Vec<Op>) -> FindStart {
+        FindStart::Refused(ReadRefused::UnknownLog)
+    }
+
+    /// Moves a log's start; done when [`Outcome::Trimmed`] comes.
+    pub fn trim(&mut self, _log: TopicPartition, _before: Offset) -> Result<(), TrimRefused> {
+        Err(TrimRefused::UnknownLog)
+    }
+
+    /// Whether an event belongs to the logs.
+    pub fn owns_event(event: &Event) -> bool {
+        const OWNER: u64 = 1;
+        match event {
+            Event::Opened { file, .. } | Event::FileClosed { file } => file.0 >> 56 == OWNER,
+            Event::Read { tag, .. }
+            | Event::Written { tag, .. }
+            | Event::Flushed { tag, .. }
+            | Event::Removed { tag, .. }
+            | Event::Timer { tag } => tag.0 >> 56 == OWNER,
+            _ => false,
+        }
+    }
+
+    /// Takes in what the drive did.
+    pub fn on_event(&mut self, _now: Now, _event: Event, _ops: &mut Vec<Op>) {}
+
+    /// The end of a turn: submits what has come together.
+    pub fn pump(&mut self, _now: Now, _ops: &mut Vec<Op>) {}
+
+    /// What has happened for those who wait, in order.
+    pub fn drain_outcomes(&mut self, _into: &mut Vec<Outcome>) {}
+
+    /// How much may be appended now.
+    pub fn room(&self) -> Room {
+        Room { bytes: 0, reason: tidegate_protocol::api::credit::Reason::Disk }
+    }
+
+    /// Writes, flushes and checkpoints what there is, and takes no more appends.
+    pub fn stop(&mut self, _now: Now, _ops: &mut Vec<Op>) {}
+
+    /// Whether a stop has come to its end.
+    pub fn stopped(&self) -> bool {
+        true
+    }
+
+    /// Counters and gauges by name.
+    pub fn stats(&self) -> Vec<(&'static str, i64)> {
+        Vec::new()
+    }
+
+    /// Asserts the invariants of everything; linear in the logs.
+    pub fn check(&self) {}
+}

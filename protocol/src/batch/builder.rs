@@ -119,6 +119,28 @@ impl BatchBuilder {
         self.buf
     }
 
+    /// Ends the batch with its records packed. Should packing not make them smaller, they stay as they are.
+    ///
+    /// # Errors
+    /// If the codec cannot be written by this build.
+    #[cfg(feature = "compression")]
+    pub fn finish_packed(
+        mut self,
+        origin: BatchOrigin,
+        compression: Compression,
+        packer: &mut super::compression::Packer,
+    ) -> Result<Vec<u8>, super::compression::PackError> {
+        let records_at = self.start + HEADER_LEN;
+        let packed = packer.pack(compression, &self.buf[records_at..])?;
+        let smaller = packed.len() < self.buf.len() - records_at;
+        if smaller {
+            self.buf.truncate(records_at);
+            self.buf.extend_from_slice(packed);
+        }
+        self.write_header(origin, if smaller { compression } else { Compression::None });
+        Ok(self.buf)
+    }
+
     fn write_header(&mut self, origin: BatchOrigin, compression: Compression) {
         assert!(self.count > 0, "a batch has at least one record");
         let batch = &mut self.buf[self.start..];

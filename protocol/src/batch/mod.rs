@@ -22,6 +22,8 @@ use crate::error_code::ErrorCode;
 use crate::ids::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, Sequence};
 
 pub mod builder;
+#[cfg(feature = "compression")]
+pub mod compression;
 pub mod record;
 
 pub use builder::{BatchBuilder, BatchOrigin};
@@ -278,7 +280,7 @@ impl<'a> BatchView<'a> {
         Ok(())
     }
 
-    /// The records of an uncompressed batch, in place. For a compressed one see `compression::unpack`.
+    /// The records of an uncompressed batch, in place. For a compressed one see `compression::records`.
     pub fn records(&self) -> Result<Records<'a>, BatchError> {
         if self.header.compression != Compression::None {
             return Err(DecodeError::rule(

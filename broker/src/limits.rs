@@ -1,0 +1,134 @@
+//! Every bound of a shard's logs, tied together: nothing may wait for what it is to free.
+
+/// Bounds of the logs of one shard. The simulator runs with tiny ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of one file of the journal's ring; a multiple of the block.
+    pub ring_file_bytes: u64,
+    /// Files of the ring.
+    pub ring_files: u32,
+    /// Bytes of one of the three checkpoint slots; a multiple of the block.
+    pub checkpoint_slot_bytes: u64,
+    /// A checkpoint is taken after this many bytes of frames.
+    pub checkpoint_interval_bytes: u64,
+    /// The largest frame, in bytes; a multiple of the block.
+    pub frame_bytes_max: usize,
+    /// Frames that may lie above the last flushed one.
+    pub frames_in_flight_max: u32,
+    /// Bytes that one append may bring.
+    pub append_bytes_max: usize,
+    /// A log with at least this many bytes pending writes them straight into its data file.
+    pub direct_min_bytes: usize,
+    /// A log whose small extents reach this many bytes, pending ones included, writes them into its data file.
+    pub settle_bytes: usize,
+    /// When old frames are emptied, logs with at least this many bytes in small extents are settled, smaller ones carried.
+    pub settle_min_bytes: usize,
+    /// The largest run made of several extents, in bytes.
+    pub run_bytes_max: usize,
+    /// The largest extent made of several batches, in bytes.
+    pub extent_bytes_max: usize,
+    /// Memory of a shard's logs: tail, pending appends, buffers under way; in bytes.
+    pub memory_bytes: usize,
+    /// Logs of a shard.
+    pub logs_max: u32,
+    /// Small extents of a shard that may lie in the journal alone.
+    pub extents_max: u32,
+    /// Producers remembered per log.
+    pub producers_per_log_max: u32,
+    /// Producers remembered per shard.
+    pub producers_max: u32,
+    /// Milliseconds of append time after which a silent producer is forgotten.
+    pub producer_expiry_ms: i64,
+    /// Nanoseconds after a flush after which its mark is written, if no frame has carried it.
+    pub mark_after_ns: u64,
+    /// Nanoseconds after which such a mark is flushed.
+    pub mark_flush_after_ns: u64,
+}
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+impl Limits {
+    /// What a broker runs with.
+    pub const DEFAULT: Limits = Limits {
+        ring_file_bytes: 16 << 20,
+        ring_files: 6,
+        checkpoint_slot_bytes: 32 << 20,
+        checkpoint_interval_bytes: 20 << 20,
+        frame_bytes_max: 8 * MIB,
+        frames_in_flight_max: 4,
+        append_bytes_max: 2 * MIB,
+        direct_min_bytes: 64 * KIB,
+        settle_bytes: 64 * KIB,
+        settle_min_bytes: 8 * KIB,
+        run_bytes_max: MIB,
+        extent_bytes_max: 256 * KIB,
+        memory_bytes: 192 * MIB,
+        logs_max: 20_000,
+        extents_max: 100_000,
+        producers_per_log_max: 10_000,
+        producers_max: 50_000,
+        producer_expiry_ms: 7 * 24 * 3600 * 1000,
+        mark_after_ns: 10_000_000,
+        mark_flush_after_ns: 1_000_000_000,
+    };
+
+    /// Bytes of the whole ring.
+    pub const fn ring_bytes(&self) -> u64 {
+        self.ring_file_bytes * self.ring_files as u64
+    }
+
+    /// The part of the ring that only trims, frees, internal logs and carrying may use.
+    pub const fn ring_reserve_bytes(&self) -> u64 {
+        self.ring_bytes() / 10
+    }
+
+    /// Bytes of appends that may wait for the next cycle, so that one frame holds them all whatever they are.
+    pub const fn pending_bytes_max(&self) -> usize {
+        self.frame_bytes_max / 2
+    }
+
+    /// Whether the bounds fit together; the text says which does not.
+    pub const fn check(&self) -> Result<(), &'static str> {
+        const BLOCK: usize = tidegate_protocol::disk::BLOCK;
+        if !self.ring_file_bytes.is_multiple_of(BLOCK as u64)
+            || !self.checkpoint_slot_bytes.is_multiple_of(BLOCK as u64)
+        {
+            return Err("files of the journal are whole blocks");
+        }
+        if !self.frame_bytes_max.is_multiple_of(BLOCK) || self.frame_bytes_max < 4 * BLOCK {
+            return Err("a frame is whole blocks, at least four");
+        }
+        if self.ring_file_bytes < self.frame_bytes_max as u64 {
+            return Err("the largest frame fits one file of the ring");
+        }
+        if self.ring_bytes() < 3 * self.checkpoint_interval_bytes + self.ring_reserve_bytes() {
+            return Err("ring >= 3 x checkpoint interval + reserve");
+        }
+        if self.checkpoint_interval_bytes < self.frame_bytes_max as u64 {
+            return Err("the checkpoint interval holds the largest frame");
+        }
+        if self.append_bytes_max > self.frame_bytes_max / 4 {
+            return Err("an append is at most a quarter of a frame");
+        }
+        if self.memory_bytes < 6 * self.frame_bytes_max {
+            return Err("memory for six of the largest frames");
+        }
+        if self.frames_in_flight_max < 2 {
+            return Err("at least two frames in flight");
+        }
+        if self.extent_bytes_max > self.run_bytes_max || self.settle_bytes > self.run_bytes_max {
+            return Err("a run holds an extent and what is settled at once");
+        }
+        Ok(())
+    }
+}
+
+const _: () = assert!(Limits::DEFAULT.check().is_ok());
+const _: () = {
+    // 64 bytes a small extent, 200 a log, 40 a producer with 120 for its batches: the largest state fits its slot.
+    let limits = Limits::DEFAULT;
+    let worst =
+        limits.extents_max as u64 * 64 + limits.logs_max as u64 * 200 + limits.producers_max as u64 * 160;
+    assert!(worst < limits.checkpoint_slot_bytes, "a checkpoint fits its slot");
+};
