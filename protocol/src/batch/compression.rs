@@ -257,7 +257,7 @@ mod tests {
             let packed = packer.pack(compression, &plain).expect("built").to_vec();
             let mut out = b"before".to_vec();
             unpack(compression, &packed, plain.len(), &mut out).expect("just packed");
-            assert_eq!((&out[..6], &out[6..] == plain), (&b"before"[..], true), "{compression:?}");
+            assert_eq!((&out[..6], out[6..] == plain), (&b"before"[..], true), "{compression:?}");
             let mut out = Vec::new();
             let result = unpack(compression, &packed, plain.len() - 1, &mut out);
             assert!(matches!(result, Err(UnpackError::TooLarge { .. })), "{compression:?}: {result:?}");
