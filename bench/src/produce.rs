@@ -153,7 +153,7 @@ impl Observed {
 }
 
 /// Bytes that do not compress.
-fn payload(length: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn payload(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     std::iter::repeat_with(|| {
         state ^= state << 13;

@@ -421,6 +421,18 @@ pub(crate) struct FirstArgs {
     /// Shards of the broker; default: one for each core.
     #[arg(long)]
     pub(crate) shards: Option<u16>,
+    /// What produces.
+    #[arg(long, value_enum, default_value = "wire")]
+    pub(crate) client: ClientArg,
+}
+
+/// What produces in a benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ClientArg {
+    /// Batches built once and sent again and again: measures the broker.
+    Wire,
+    /// The SDK, record by record: measures both together.
+    Sdk,
 }
 
 /// `tg bench produce`

@@ -65,6 +65,11 @@ impl BrokerProcess {
         }
     }
 
+    /// Where it listens.
+    pub(crate) fn addr(&self) -> &str {
+        &self.addr
+    }
+
     /// A client of it.
     pub(crate) async fn client(&self) -> Result<Client, Failure> {
         connect(&self.addr).await

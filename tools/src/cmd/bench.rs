@@ -8,8 +8,9 @@ use tidegate::{Acks, Client, TopicSpec};
 use tidegate_bench::consume;
 use tidegate_bench::limits::{self, FLUSH_BYTES, Target, WriteCell};
 use tidegate_bench::produce::{self, Workload};
+use tidegate_bench::wire;
 
-use crate::args::{BenchCommand, FirstArgs, LimitsArgs, WorkloadArgs};
+use crate::args::{BenchCommand, ClientArg, FirstArgs, LimitsArgs, WorkloadArgs};
 use crate::broker::{BrokerProcess, Spawn};
 use crate::connect::{connect, runtime};
 use crate::exit::{Code, Failure};
@@ -103,11 +104,11 @@ async fn alternate(
     let mut rounds = Rounds { facts: client.admin().status().await?.facts, ..Rounds::default() };
     let cell = Duration::from_millis(args.limits.cell_ms);
     // The first produce is for warmth: the broker's data files come to be, and is not counted.
-    produce_round(&client, args, 0).await?;
+    produce_round(broker, &client, args, 0).await?;
     for round in 1..=args.rounds {
         let cells = tokio::task::block_in_place(|| target.overwrite_all(cell));
         let best = limits::best(&cells.map_err(|e| unmeasurable(&args.limits.dir, &e))?);
-        let produced = produce_round(&client, args, round).await?;
+        let produced = produce_round(broker, &client, args, round).await?;
         if !out.is_json() {
             out.line(format!(
                 "round {round}: drive {:.0} MiB/s ({}), produce {:.0} MiB/s, ack p50 {} p99 {}",
@@ -125,7 +126,12 @@ async fn alternate(
     Ok(rounds)
 }
 
-async fn produce_round(client: &Client, args: &FirstArgs, round: u32) -> Result<produce::Outcome, Failure> {
+async fn produce_round(
+    broker: &BrokerProcess,
+    client: &Client,
+    args: &FirstArgs,
+    round: u32,
+) -> Result<produce::Outcome, Failure> {
     let topic = format!("bench-{round}");
     client.admin().create_topic(TopicSpec::new(&topic).partitions(args.partitions)).await?;
     let workload = Workload {
@@ -135,7 +141,18 @@ async fn produce_round(client: &Client, args: &FirstArgs, round: u32) -> Result<
         acks: Acks::Leader,
         time: Duration::from_secs(args.seconds),
     };
-    let outcome = produce::run(client, &workload).await?;
+    let outcome = match args.client {
+        ClientArg::Sdk => produce::run(client, &workload).await?,
+        ClientArg::Wire => {
+            let topics = client.admin().list_topics().await?;
+            let info = topics.iter().find(|t| t.name == topic);
+            let info =
+                info.ok_or_else(|| Failure::new(Code::Failed, "the topic is not there after its creation"))?;
+            let run = || wire::run(broker.addr(), info.topic, &info.partitions, &workload);
+            tokio::task::block_in_place(run)
+                .map_err(|e| Failure::new(Code::Failed, format!("producing failed: {e}")))?
+        }
+    };
     client.admin().delete_topic(&topic).await?;
     Ok(outcome)
 }
@@ -155,7 +172,7 @@ fn report_first(args: &FirstArgs, rounds: &Rounds, out: &mut Out) -> Result<(), 
         return out.json(&json!({
             "drive_mib_per_s": drive, "produce_mib_per_s": produced, "percent_of_drive": percent, "level": level,
             "ack_p50_us": p50, "ack_p99_us": p99, "ack_p999_us": p999, "partitions": args.partitions,
-            "record_bytes": args.record_bytes, "rounds": args.rounds, "seconds": args.seconds, "kernel": kernel(),
+            "record_bytes": args.record_bytes, "rounds": args.rounds, "seconds": args.seconds, "client": client_name(args.client), "kernel": kernel(),
             "facts": facts, "drive_rounds": drives, "produce_rounds": produces,
         }));
     }
@@ -247,6 +264,13 @@ fn cell_row(cell: &WriteCell) -> Vec<String> {
 
 fn cell_name(cell: &WriteCell) -> String {
     format!("{} x {}", bytes_text(cell.write_bytes as u64), cell.depth)
+}
+
+fn client_name(client: ClientArg) -> &'static str {
+    match client {
+        ClientArg::Wire => "prepared batches, no SDK",
+        ClientArg::Sdk => "SDK",
+    }
 }
 
 fn kernel() -> String {
