@@ -150,7 +150,8 @@ impl std::fmt::Display for Unsupported {
             None => write!(f, "api {api_number} is unknown"),
             Some(api) => write!(
                 f,
-                "version {version} of api {api:?} ({api_number}) is unknown; supported are {} to {}",
+                "version {version} of api {} ({api_number}) is unknown; supported are {} to {}",
+                api.name(),
                 api.version_min(),
                 api.version_max()
             ),
@@ -345,7 +346,7 @@ mod tests {
         let frame = Frame { api_number: Api::Produce.number(), version: 9, ..frame };
         assert_eq!(
             frame.api().map_err(|e| e.to_string()),
-            Err("version 9 of api Produce (10) is unknown; supported are 1 to 1".to_owned())
+            Err("version 9 of api produce (10) is unknown; supported are 1 to 1".to_owned())
         );
     }
 }

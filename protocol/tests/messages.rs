@@ -430,6 +430,22 @@ fn wrap(api: u8, kind: Kind, head: &[u8], body: &[u8]) -> Vec<u8> {
     bytes
 }
 
+#[test]
+fn a_table_that_describes_far_more_than_its_bytes_is_refused() {
+    // Ten thousand names that are one and the same kilobyte: 41 KiB would become 10 MiB.
+    let mut builder = flatbuffers::FlatBufferBuilder::new();
+    let name = builder.create_string(&"x".repeat(1024));
+    let names = Some(builder.create_vector(&[name; 10_000]));
+    let root = tidegate_schema::wire::MetadataRequest::create(
+        &mut builder,
+        &tidegate_schema::wire::MetadataRequestArgs { names },
+    );
+    builder.finish_minimal(root);
+    let bytes = wrap(Api::Metadata.number(), Kind::Request, &[], builder.finished_data());
+    let error = MetadataRequest::decode(&frame_of(&bytes)).expect_err("refused");
+    assert_eq!(error.to_string(), "body at byte 20: is not a valid flatbuffers table");
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_a_frame_incomplete_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {

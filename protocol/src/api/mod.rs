@@ -25,7 +25,7 @@ pub(crate) mod table;
 pub mod topic;
 
 macro_rules! apis {
-    ($($name:ident = $number:literal, $doc:literal;)*) => {
+    ($($name:ident = $number:literal, $text:literal, $doc:literal;)*) => {
         /// Numbers of the requests on the wire.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
@@ -45,6 +45,11 @@ macro_rules! apis {
                 }
             }
 
+            /// Its name in docs, logs and metrics.
+            pub fn name(self) -> &'static str {
+                match self { $(Api::$name => $text,)* }
+            }
+
             /// What it is for, in one sentence.
             pub fn meaning(self) -> &'static str {
                 match self { $(Api::$name => $doc,)* }
@@ -54,26 +59,26 @@ macro_rules! apis {
 }
 
 apis! {
-    Hello = 1, "The first frame of every connection.";
-    Ping = 2, "Are you there; carries both sides' credit counters.";
-    Metadata = 3, "Nodes, shards, topics, partitions.";
-    CreateTopic = 4, "Create a topic.";
-    DeleteTopic = 5, "Delete a topic.";
-    AlterTopic = 6, "Change a topic's settings or add partitions.";
-    DescribeTopic = 7, "Describe topics with their settings and positions.";
-    Produce = 10, "Append batches to a partition.";
-    Subscribe = 11, "Start a stream of batches.";
-    Unsubscribe = 12, "End it.";
-    Data = 13, "Batches of a subscription, from the broker.";
-    CaughtUp = 14, "A subscription has reached the end, from the broker.";
-    Heartbeat = 15, "A subscription's counters, from the broker.";
-    Credit = 16, "Raises a credit limit, from either side.";
-    ListOffsets = 20, "Earliest, latest, stable, by time.";
-    DeleteRecords = 21, "Trim a partition below an offset.";
-    OffsetCommit = 22, "Store the offsets of a named consumer.";
-    OffsetFetch = 23, "Read the offsets of a named consumer.";
-    ProducerInit = 24, "A producer id and epoch.";
-    Status = 30, "What the broker is and what its shards have counted.";
+    Hello = 1, "hello", "The first frame of every connection.";
+    Ping = 2, "ping", "Are you there; carries both sides' credit counters.";
+    Metadata = 3, "metadata", "Nodes, shards, topics, partitions.";
+    CreateTopic = 4, "create_topic", "Create a topic.";
+    DeleteTopic = 5, "delete_topic", "Delete a topic.";
+    AlterTopic = 6, "alter_topic", "Change a topic's settings or add partitions.";
+    DescribeTopic = 7, "describe_topic", "Describe topics with their settings and positions.";
+    Produce = 10, "produce", "Append batches to a partition.";
+    Subscribe = 11, "subscribe", "Start a stream of batches.";
+    Unsubscribe = 12, "unsubscribe", "End it.";
+    Data = 13, "data", "Batches of a subscription, from the broker.";
+    CaughtUp = 14, "caught_up", "A subscription has reached the end, from the broker.";
+    Heartbeat = 15, "heartbeat", "A subscription's counters, from the broker.";
+    Credit = 16, "credit", "Raises a credit limit, from either side.";
+    ListOffsets = 20, "list_offsets", "Earliest, latest, stable, by time.";
+    DeleteRecords = 21, "delete_records", "Trim a partition below an offset.";
+    OffsetCommit = 22, "offset_commit", "Store the offsets of a named consumer.";
+    OffsetFetch = 23, "offset_fetch", "Read the offsets of a named consumer.";
+    ProducerInit = 24, "producer_init", "A producer id and epoch.";
+    Status = 30, "status", "What the broker is and what its shards have counted.";
 }
 
 impl Api {
