@@ -164,6 +164,11 @@ impl Logs {
         None
     }
 
+    /// Proof of what is flushed of a log by now, by a flush since the start or by recovery's.
+    pub fn durable(&self, _log: TopicPartition) -> Option<DurableToken> {
+        None
+    }
+
     /// Bytes of batches that a log holds, on disk and pending.
     pub fn bytes(&self, _log: TopicPartition) -> u64 {
         0

@@ -1,0 +1,58 @@
+//! Credit frames, and the grants at the end of a turn.
+
+use tidegate_logic::credit::{FetchCredit, Grant};
+use tidegate_protocol::api::credit::{Credit, Reason, Scope};
+use tidegate_protocol::frame::Frame;
+
+use super::Shard;
+use super::connection::ConnectionId;
+use super::reply::Refusal;
+
+impl Shard {
+    /// A credit frame has come: more for a subscription or a connection, or a wish to produce.
+    pub(super) fn credit(&mut self, id: ConnectionId, frame: &Frame<'_>) -> Result<(), Refusal> {
+        let credit = Credit::decode(frame)?;
+        let connection = self.connections.get_mut(&id).expect("its frame has just come");
+        match credit.scope {
+            Scope::Produce => self.pool.asked(id.holder(), credit.wanted),
+            Scope::Subscription(subscription) => {
+                // One that has just ended may still be spoken of.
+                if let Some(reader) = connection.subscriptions.get(&subscription).copied() {
+                    self.reader_credit(reader, credit.limit);
+                }
+            }
+            Scope::Connection => {
+                let sent = connection.data_sent;
+                connection.ceiling.get_or_insert(FetchCredit { sent, limit: 0 }).raise(credit.limit);
+                let held = std::mem::take(&mut connection.held_readers);
+                held.into_iter().for_each(|reader| self.reader_wake(reader));
+            }
+        }
+        Ok(())
+    }
+
+    /// Raises produce limits as far as the pool and the room in the logs allow.
+    pub(super) fn credit_grant(&mut self) {
+        if self.pool.waiting() == 0 {
+            return;
+        }
+        let room = self.logs.room();
+        let mut grants = std::mem::take(&mut self.grants);
+        self.pool.grant(room.bytes, &mut grants);
+        let waiting = self.pool.waiting() > 0;
+        let reason = match (waiting, room.reason) {
+            (false, _) => Reason::None,
+            (true, Reason::None) => Reason::Memory,
+            (true, reason) => reason,
+        };
+        if waiting {
+            self.stats.count_credit_wait(reason);
+        }
+        for Grant { holder, limit } in grants.drain(..) {
+            let credit = Credit { scope: Scope::Produce, limit, reason, wanted: 0 };
+            self.stats.credit_grants += 1;
+            self.send(ConnectionId(holder.0), |out| credit.encode(out));
+        }
+        self.grants = grants;
+    }
+}

@@ -1,0 +1,344 @@
+//! A produce, top to bottom, one function for each stage:
+//! `received -> admitted -> appended -> written -> flushed -> committed -> replied`. Any stage may end in
+//! [`Shard::produce_refused`] (the caller's fault, or an ordinary state of the world) or [`Shard::produce_faulted`] (the
+//! drive's).
+//!
+//! The three ack levels are three values in one ordered queue of waiters for each log, so that replies to one partition leave
+//! in the order of the requests. What a reply says about durability comes out of [`Proof`], and only a flush makes the token
+//! in it. With one replica, acks=all is met by the leader's own flush and says `disk`; a relaxed topic is answered from
+//! memory at acks=1 and acks=all alike and says `memory`.
+
+use std::collections::VecDeque;
+
+use tidegate_logic::placement::shard_of;
+use tidegate_logic::topics::{Durability, TopicSettings};
+use tidegate_protocol::api::Api;
+use tidegate_protocol::api::produce::{Acks, Level, ProduceReply, ProduceRequest, StageTimes};
+use tidegate_protocol::batch::Batches;
+use tidegate_protocol::frame::Frame;
+use tidegate_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
+use tidegate_reactor::buffer::View;
+use tidegate_reactor::op::{Fault, Op};
+
+use super::connection::ConnectionId;
+use super::fetch::ReaderId;
+use super::mail::Asker;
+use super::reply::Refusal;
+use super::{Phase, Shard};
+use crate::log::{Appended, DurableToken, IncomingBatch};
+
+/// A user's partition on this shard: who waits for it.
+///
+/// Invariant: `waiting` is in the order of the requests; the offsets of those that were appended rise.
+#[derive(Debug)]
+pub(super) struct Partition {
+    /// What its topic has decided.
+    pub(super) settings: TopicSettings,
+    waiting: VecDeque<Waiting>,
+    /// Subscriptions that have read everything.
+    pub(super) tail_readers: Vec<ReaderId>,
+    /// Who waits for a trim, and of everything below which offset.
+    pub(super) trims: Vec<(Offset, Asker)>,
+}
+
+/// Who is told when a log has come so far.
+#[derive(Debug)]
+struct Waiting {
+    reply: ReplyTo,
+    until: Until,
+    received_ns: u64,
+    stages: StageTimes,
+    outcome: Result<Appended, Refusal>,
+}
+
+/// Where a reply goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ReplyTo {
+    connection: ConnectionId,
+    correlation: u32,
+}
+
+/// What releases a waiter that has come to the front of its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Until {
+    /// Its place in the log, or its refusal: nothing more.
+    Appended,
+    /// All below is flushed on this drive.
+    Durable(Offset),
+    /// All below is flushed on every in-sync replica.
+    Committed(Offset),
+}
+
+/// How it is known that a produce has met its level.
+#[derive(Clone, Copy, Debug)]
+enum Proof {
+    Memory,
+    Flush(DurableToken),
+}
+
+impl Proof {
+    fn level(self) -> Level {
+        match self {
+            Proof::Memory => Level::Memory,
+            Proof::Flush(_) => Level::Disk,
+        }
+    }
+}
+
+impl Partition {
+    pub(super) fn new(settings: TopicSettings) -> Partition {
+        Partition { settings, waiting: VecDeque::new(), tail_readers: Vec::new(), trims: Vec::new() }
+    }
+
+    /// Requests that wait for this log.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+impl Shard {
+    /// A produce frame has come: it counts against the connection's credit, whatever becomes of it.
+    pub(super) fn produce_received(
+        &mut self,
+        id: ConnectionId,
+        frame: &Frame<'_>,
+        bytes: &View,
+        body_at: usize,
+    ) {
+        self.stats.produces_received += 1;
+        let credit = self.pool.received(id.holder(), frame.len() as u64);
+        let request = match ProduceRequest::decode(frame) {
+            Ok(request) => request,
+            Err(error) => return self.refuse(id, frame.correlation, frame.api_number, &error.into()),
+        };
+        let reply = ReplyTo { connection: id, correlation: frame.correlation };
+        let mut batches = std::mem::take(&mut self.incoming);
+        let admitted = match credit {
+            Ok(()) => self.produce_admitted(&request, frame.body, bytes, body_at, &mut batches),
+            Err(out) => Err(Refusal::OutOfCredit { limit: out.limit, received: out.received }),
+        };
+        match admitted {
+            Ok(()) => self.produce_appended(reply, &request, &batches),
+            Err(refusal) => self.produce_refused(reply, request.partition, refusal),
+        }
+        batches.clear();
+        self.incoming = batches;
+    }
+
+    /// Whether the request may be done at all: everything that can be told without the log.
+    fn produce_admitted(
+        &self,
+        request: &ProduceRequest,
+        body: &[u8],
+        bytes: &View,
+        body_at: usize,
+        batches: &mut Vec<IncomingBatch>,
+    ) -> Result<(), Refusal> {
+        if self.phase != Phase::Serving {
+            return Err(self.not_ready());
+        }
+        let partition = self.owned(request.partition, request.leader_epoch)?;
+        let relaxed = partition.settings.durability == Durability::Relaxed;
+        if self.storage.refuses_durable() && !relaxed && request.acks != Acks::None {
+            return Err(Refusal::DurabilityNotAvailable);
+        }
+        let mut at = body_at;
+        for batch in Batches::new(body) {
+            let batch = batch?;
+            batch.check_from_client(partition.settings.batch_bytes_max)?;
+            batch.verify_crc()?;
+            let end = at + batch.bytes().len();
+            batches.push(IncomingBatch { view: bytes.slice(at..end), header: *batch.header() });
+            at = end;
+        }
+        if batches.is_empty() {
+            return Err(Refusal::Invalid { field: "body", rule: "holds no batch".to_owned() });
+        }
+        Ok(())
+    }
+
+    /// The partition, if this shard leads it under the epoch that the client believes in, and clients may use it.
+    pub(super) fn owned(&self, log: TopicPartition, epoch: LeaderEpoch) -> Result<&Partition, Refusal> {
+        self.known(log)?;
+        let owner = shard_of(log, self.shard_count);
+        if owner != self.me {
+            return Err(Refusal::WrongShard { log, owner, here: self.me });
+        }
+        let current = self.logs.leader_epoch();
+        if epoch != LeaderEpoch::UNKNOWN && epoch != current {
+            return Err(Refusal::StaleEpoch { current, found: epoch });
+        }
+        self.partitions.get(&log).ok_or(Refusal::NoLog { log })
+    }
+
+    /// That a client's topic has this partition.
+    pub(super) fn known(&self, log: TopicPartition) -> Result<(), Refusal> {
+        let Some(topic) = self.topics.get(log.topic) else {
+            return Err(Refusal::UnknownTopicId { topic: log.topic });
+        };
+        if log.partition.0 < 0 || log.partition.0 >= topic.record.partitions {
+            let (name, partitions) = (topic.record.name.clone(), topic.record.partitions);
+            return Err(Refusal::UnknownPartition { name, partitions, found: log.partition });
+        }
+        Ok(())
+    }
+
+    /// The batches get their place in the log, and the request its place in the queue of those who wait.
+    fn produce_appended(&mut self, reply: ReplyTo, request: &ProduceRequest, batches: &[IncomingBatch]) {
+        let log = request.partition;
+        let appended = match self.logs.append(self.now, log, batches) {
+            Ok(appended) => appended,
+            Err(refused) => return self.produce_refused(reply, log, refused.into()),
+        };
+        if appended.duplicate {
+            self.stats.duplicates += 1;
+        } else {
+            self.stats.records_appended += (appended.end.0 - appended.base.0).unsigned_abs();
+            self.stats.bytes_appended += batches.iter().map(|batch| batch.view.len() as u64).sum::<u64>();
+        }
+        if request.acks == Acks::None {
+            return;
+        }
+        let partition = self.partitions.get_mut(&log).expect("admitted");
+        let relaxed = partition.settings.durability == Durability::Relaxed;
+        let until = match request.acks {
+            Acks::None | Acks::Leader | Acks::All if relaxed => Until::Appended,
+            Acks::None => Until::Appended,
+            Acks::Leader => Until::Durable(appended.end),
+            Acks::All => Until::Committed(appended.end),
+        };
+        let (received_ns, stages) = (self.now.mono_ns, StageTimes::default());
+        partition.waiting.push_back(Waiting { reply, until, received_ns, stages, outcome: Ok(appended) });
+        self.request_begins(reply.connection);
+        // A repetition of what is flushed already has nothing to wait for but its turn.
+        let flushed = self.logs.durable(log).filter(|_| appended.duplicate);
+        self.produce_committed(log, flushed.map_or(Proof::Memory, Proof::Flush));
+    }
+
+    /// All below `upto` has been written; nothing can be said about durability yet.
+    pub(super) fn produce_written(&mut self, log: TopicPartition, upto: Offset) {
+        let now_ns = self.now.mono_ns;
+        let Some(partition) = self.partitions.get_mut(&log) else { return };
+        for waiting in &mut partition.waiting {
+            match &waiting.outcome {
+                Ok(appended) if appended.end > upto => break,
+                Ok(_) if waiting.stages.written_us == 0 => {
+                    waiting.stages.written_us = micros(now_ns - waiting.received_ns);
+                }
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+
+    /// A flush has covered all below the token.
+    pub(super) fn produce_flushed(&mut self, log: TopicPartition, token: DurableToken) {
+        // One replica: what is durable here is durable on every one, so it is committed.
+        self.produce_committed(log, Proof::Flush(token));
+        self.readers_wake(log);
+    }
+
+    /// Releases those at the front of the queue whose condition holds.
+    fn produce_committed(&mut self, log: TopicPartition, proof: Proof) {
+        let durable = match proof {
+            Proof::Memory => Offset(0),
+            Proof::Flush(token) => token.upto(),
+        };
+        while let Some(partition) = self.partitions.get_mut(&log) {
+            let Some(released) = partition.waiting.pop_front_if(|waiting| match waiting.until {
+                Until::Appended => true,
+                Until::Durable(end) | Until::Committed(end) => end <= durable,
+            }) else {
+                return;
+            };
+            let proof = match released.until {
+                Until::Appended => Proof::Memory,
+                Until::Durable(_) | Until::Committed(_) => proof,
+            };
+            self.produce_replied(released, proof);
+        }
+    }
+
+    fn produce_replied(&mut self, waiting: Waiting, proof: Proof) {
+        let Waiting { reply, mut stages, received_ns, outcome, .. } = waiting;
+        match outcome {
+            Ok(appended) => {
+                if let Proof::Flush(_) = proof {
+                    stages.flushed_us = micros(self.now.mono_ns - received_ns);
+                    self.stats.ack_us_total += u64::from(stages.flushed_us);
+                }
+                let level = self.storage.met(proof.level());
+                let reply_frame = ProduceReply {
+                    base_offset: appended.base,
+                    record_count: u32::try_from(appended.end.0 - appended.base.0).unwrap_or(u32::MAX),
+                    append_time_ms: appended.append_time_ms,
+                    level,
+                    leader_epoch: self.logs.leader_epoch(),
+                    stages,
+                };
+                self.stats.acks += 1;
+                self.send(reply.connection, |out| reply_frame.encode(reply.correlation, out));
+            }
+            Err(refusal) => {
+                self.refuse(reply.connection, reply.correlation, Api::Produce.number(), &refusal);
+            }
+        }
+        self.connection_answered(reply.connection);
+    }
+
+    /// Nothing was appended. The error takes its turn behind earlier requests to the same partition.
+    fn produce_refused(&mut self, reply: ReplyTo, log: TopicPartition, refusal: Refusal) {
+        self.stats.produces_refused += 1;
+        match self.partitions.get_mut(&log).filter(|partition| !partition.waiting.is_empty()) {
+            Some(partition) => {
+                let (received_ns, stages) = (self.now.mono_ns, StageTimes::default());
+                let (until, outcome) = (Until::Appended, Err(refusal));
+                partition.waiting.push_back(Waiting { reply, until, received_ns, stages, outcome });
+                self.request_begins(reply.connection);
+            }
+            None => self.refuse(reply.connection, reply.correlation, Api::Produce.number(), &refusal),
+        }
+    }
+
+    /// The drive has failed under everything at or above `from`: whether it is stored is not known.
+    pub(super) fn produce_faulted(&mut self, log: TopicPartition, from: Offset, fault: &Fault) {
+        let Some(partition) = self.partitions.get_mut(&log) else { return };
+        let waiting = std::mem::take(&mut partition.waiting);
+        for mut waiting in waiting {
+            let proof = match (&waiting.outcome, waiting.until) {
+                (Ok(appended), Until::Durable(_) | Until::Committed(_)) if appended.end > from => {
+                    waiting.outcome =
+                        Err(Refusal::UnknownOutcome { log, from: appended.base, fault: fault.clone() });
+                    Proof::Memory
+                }
+                (Ok(_), Until::Durable(end) | Until::Committed(end)) => match self.logs.durable(log) {
+                    Some(token) if token.upto() >= end => Proof::Flush(token),
+                    _ => {
+                        waiting.outcome = Err(Refusal::UnknownOutcome { log, from, fault: fault.clone() });
+                        Proof::Memory
+                    }
+                },
+                (Ok(_) | Err(_), _) => Proof::Memory,
+            };
+            self.stats.unknown_outcomes += u64::from(waiting.outcome.is_err());
+            self.produce_replied(waiting, proof);
+        }
+    }
+
+    /// The topic is gone: everyone who waits for one of its partitions is told so.
+    pub(super) fn produce_abandoned(&mut self, partition: Partition, log: TopicPartition, ops: &mut Vec<Op>) {
+        for (_, asker) in partition.trims {
+            self.answer(asker, Err(Refusal::UnknownTopicId { topic: log.topic }), ops);
+        }
+        for mut waiting in partition.waiting {
+            waiting.outcome = Err(Refusal::UnknownTopicId { topic: log.topic });
+            self.produce_replied(waiting, Proof::Memory);
+        }
+        for reader in partition.tail_readers {
+            self.reader_refused(reader, &Refusal::UnknownTopicId { topic: log.topic });
+        }
+    }
+}
+
+fn micros(ns: u64) -> u32 {
+    u32::try_from(ns / 1000).unwrap_or(u32::MAX)
+}

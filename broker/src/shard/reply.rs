@@ -1,0 +1,434 @@
+//! The one place where refusals and faults become error frames, and answers of other shards become replies.
+//!
+//! A refusal says what happened in the shard's own terms; [`Refusal::body`] says it to a person: cause, limit, current value,
+//! what to do. Everything here is exhaustive: a new refusal does not compile until it has its words.
+
+use tidegate_logic::producer;
+use tidegate_logic::topics::TopicRefusal;
+use tidegate_protocol::api::credit::Reason;
+use tidegate_protocol::api::error::ErrorBody;
+use tidegate_protocol::api::{Api, Done};
+use tidegate_protocol::batch::BatchError;
+use tidegate_protocol::code::DecodeError;
+use tidegate_protocol::error_code::ErrorCode;
+use tidegate_protocol::frame::Unsupported;
+use tidegate_protocol::ids::{
+    LeaderEpoch, Offset, PartitionId, ProducerId, ShardId, TopicId, TopicPartition,
+};
+use tidegate_reactor::op::Fault;
+
+use super::Shard;
+use super::connection::ConnectionId;
+use super::mail::Answer;
+use crate::log::{AppendRefused, CreateRefused, ReadRefused, TrimRefused};
+
+/// Why a request is not done.
+#[derive(Clone, Debug)]
+pub(super) enum Refusal {
+    Malformed(DecodeError),
+    Unsupported(Unsupported),
+    ProtocolVersion { min: u16, max: u16, ours: u16 },
+    NotReady { state: &'static str },
+    HelloNeeded { again: bool },
+    Invalid { field: &'static str, rule: String },
+    Batch(BatchError),
+    UnknownTopicId { topic: TopicId },
+    UnknownPartition { name: String, partitions: i32, found: PartitionId },
+    NoLog { log: TopicPartition },
+    StaleEpoch { current: LeaderEpoch, found: LeaderEpoch },
+    WrongShard { log: TopicPartition, owner: ShardId, here: ShardId },
+    OffsetOutOfRange { log: TopicPartition, start: Offset, end: Offset, found: Offset },
+    ReadOutOfRange { start: Offset, end: Offset },
+    Topic(TopicRefusal),
+    Producer(producer::Refusal),
+    ProducerNeverGiven { producer: ProducerId },
+    OutOfCredit { limit: u64, received: u64 },
+    Limit { what: &'static str, limit: u64, current: u64 },
+    NoRoom { reason: Reason, wanted: u64, room: u64 },
+    DiskFull,
+    DurabilityNotAvailable,
+    UnknownOutcome { log: TopicPartition, from: Offset, fault: Fault },
+    Stopped { from: Offset, fault: Fault },
+    ReadOnly { cause: String },
+    Damaged { file: String, from: Offset, upto: Offset },
+    ReadFailed { fault: Fault },
+    DriveBusy,
+}
+
+impl Refusal {
+    pub(super) fn from_create(log: TopicPartition, refused: CreateRefused) -> Refusal {
+        match refused {
+            CreateRefused::TooMany { limit } => {
+                let limit = u64::from(limit);
+                Refusal::Limit { what: "logs of a shard", limit, current: limit }
+            }
+            CreateRefused::ReadOnly => {
+                Refusal::ReadOnly { cause: format!("the log of {log:?} cannot be made") }
+            }
+        }
+    }
+
+    pub(super) fn from_trim(log: TopicPartition, before: Offset, refused: TrimRefused) -> Refusal {
+        match refused {
+            TrimRefused::UnknownLog => Refusal::NoLog { log },
+            TrimRefused::OutOfRange { start, committed } => {
+                Refusal::OffsetOutOfRange { log, start, end: committed, found: before }
+            }
+            TrimRefused::Stopped => {
+                Refusal::ReadOnly { cause: "a write or a flush of this shard has failed".to_owned() }
+            }
+        }
+    }
+
+    /// The refusal as it goes over the wire.
+    pub(super) fn body(&self) -> ErrorBody {
+        match self {
+            Refusal::Malformed(error) => ErrorBody {
+                hint: "the client's software sends frames that docs/WIRE_FORMAT.md does not allow".to_owned(),
+                ..ErrorBody::malformed(error)
+            },
+            Refusal::Unsupported(unsupported) => {
+                error(ErrorCode::UnsupportedVersion, unsupported.to_string())
+                    .hint("use a version of the client that this broker supports")
+            }
+            Refusal::ProtocolVersion { min, max, ours } => {
+                let cause = format!("the client speaks protocol versions {min} to {max}, this broker {ours}");
+                error(ErrorCode::UnsupportedVersion, cause)
+                    .limited("protocol version", i64::from(*ours), i64::from(*max))
+                    .hint("use versions of client and broker that overlap")
+            }
+            Refusal::NotReady { state } => {
+                error(ErrorCode::NotReady, format!("the broker is {state}")).hint("try again in a moment")
+            }
+            Refusal::HelloNeeded { again } => {
+                let cause =
+                    if *again { "a second hello on this connection" } else { "a request before hello" };
+                error(ErrorCode::HelloNeeded, cause.to_owned()).hint("send hello first, and once")
+            }
+            Refusal::Invalid { field, rule } => {
+                let mut body = error(ErrorCode::InvalidRequest, format!("{field} {rule}"));
+                body.field = (*field).to_owned();
+                body
+            }
+            Refusal::Batch(batch) => batch_body(batch),
+            Refusal::UnknownTopicId { topic } => {
+                error(ErrorCode::UnknownTopic, format!("there is no topic with id {topic}"))
+                    .hint("ask for the metadata again: the topic may have been deleted and made anew")
+            }
+            Refusal::UnknownPartition { name, partitions, found } => {
+                let cause = format!("topic {name} has partitions 0 to {}, not {found}", partitions - 1);
+                error(ErrorCode::UnknownPartition, cause)
+                    .limited("partition", i64::from(*partitions) - 1, i64::from(found.0))
+                    .hint("ask for the metadata again")
+            }
+            Refusal::NoLog { log } => error(
+                ErrorCode::NotReady,
+                format!("{} has no log here yet", place(*log)),
+            )
+            .hint(
+                "try again; if it stays, a cap on logs is reached or the shard takes no writes: see status",
+            ),
+            Refusal::StaleEpoch { current, found } => {
+                let cause = format!("the leader epoch is {current}, the request names {found}");
+                error(ErrorCode::StaleEpoch, cause)
+                    .limited("leader epoch", i64::from(current.0), i64::from(found.0))
+                    .hint("ask for the metadata again")
+            }
+            Refusal::WrongShard { log, owner, here } => {
+                let cause = format!("{} belongs to shard {owner}, this is shard {here}", place(*log));
+                error(ErrorCode::WrongShard, cause)
+                    .limited("shard", i64::from(owner.0), i64::from(here.0))
+                    .hint("connect with that shard in the hello")
+            }
+            Refusal::OffsetOutOfRange { log, start, end, found } => {
+                let cause = format!("{} has offsets {start} to {end}, asked was {found}", place(*log));
+                let mut body = error(ErrorCode::OffsetOutOfRange, cause)
+                    .limited("offset", start.0, end.0)
+                    .hint("begin at the start or at the end; records below the start are gone by retention or a trim");
+                body.field = "offset".to_owned();
+                body
+            }
+            Refusal::ReadOutOfRange { start, end } => {
+                error(ErrorCode::OffsetOutOfRange, format!("the log now has offsets {start} to {end}"))
+                    .limited("offset", start.0, end.0)
+                    .hint("records below the start are gone by retention or a trim: begin at the start")
+            }
+            Refusal::Topic(refusal) => topic_body(refusal),
+            Refusal::Producer(refusal) => producer_body(refusal),
+            Refusal::ProducerNeverGiven { producer } => {
+                error(ErrorCode::UnknownProducer, format!("producer id {producer} was never given out"))
+                    .hint("ask for a new producer id")
+            }
+            Refusal::OutOfCredit { .. }
+            | Refusal::Limit { .. }
+            | Refusal::NoRoom { .. }
+            | Refusal::DriveBusy => self.limit_body(),
+            Refusal::DiskFull
+            | Refusal::DurabilityNotAvailable
+            | Refusal::UnknownOutcome { .. }
+            | Refusal::Stopped { .. }
+            | Refusal::ReadOnly { .. }
+            | Refusal::Damaged { .. }
+            | Refusal::ReadFailed { .. } => self.drive_body(),
+        }
+    }
+
+    /// What a limit of the broker has stopped.
+    fn limit_body(&self) -> ErrorBody {
+        match self {
+            Refusal::OutOfCredit { limit, received } => {
+                let cause =
+                    format!("{received} bytes were received, the produce credit allowed {limit} to begin");
+                error(ErrorCode::OutOfCredit, cause)
+                    .limited("produce credit", to_i64(*limit), to_i64(*received))
+                    .hint("ask for credit and wait until the limit is raised")
+            }
+            Refusal::Limit { what, limit, current } => {
+                error(ErrorCode::LimitReached, format!("the limit of {what} is reached"))
+                    .limited(what, to_i64(*limit), to_i64(*current))
+                    .hint("try again when there are fewer, or spread the load over more shards")
+            }
+            Refusal::NoRoom { reason, wanted, room } => {
+                let cause =
+                    format!("the shard has no room for {wanted} bytes now; it waits for {}", waits(*reason));
+                error(ErrorCode::LimitReached, cause)
+                    .limited("bytes that may be appended", to_i64(*room), to_i64(*wanted))
+                    .hint("try again: room comes back as the drive takes what is pending")
+            }
+            _ => error(ErrorCode::LimitReached, "too many reads from the drive are under way".to_owned())
+                .hint("try again in a moment"),
+        }
+    }
+
+    /// What the drive has done or cannot do.
+    fn drive_body(&self) -> ErrorBody {
+        match self {
+            Refusal::DiskFull => {
+                error(ErrorCode::DiskFull, "the drive that holds the data directory is full".to_owned())
+                    .hint("free space, shorten retention or delete records; produce goes on by itself then")
+            }
+            Refusal::DurabilityNotAvailable => {
+                let cause = "the data directory is on storage that cannot flush (such as tmpfs), so acks=1 and acks=all \
+                             cannot be kept";
+                error(ErrorCode::DurabilityNotAvailable, cause.to_owned())
+                    .hint("use a real drive, a topic with durability=relaxed, acks=0, or start with --allow-volatile")
+            }
+            Refusal::UnknownOutcome { log, from, fault } => {
+                let cause = format!("the drive failed ({fault}) under {} from offset {from} on", place(*log));
+                error(ErrorCode::UnknownOutcome, cause).limited("offset", from.0, from.0).hint(
+                    "check the drive and restart the broker: recovery tells what is stored; then resend",
+                )
+            }
+            Refusal::Stopped { from, fault } => {
+                let cause = format!(
+                    "the drive failed ({fault}); what was appended from offset {from} on is uncertain"
+                );
+                error(ErrorCode::ReadOnly, cause)
+                    .hint("the shard serves reads only; check the drive and restart the broker")
+            }
+            Refusal::ReadOnly { cause } => {
+                error(ErrorCode::ReadOnly, format!("the shard takes no writes: {cause}"))
+                    .hint("reads go on; see the broker's log and `tg doctor`")
+            }
+            Refusal::Damaged { file, from, upto } => {
+                let cause = format!("offsets {from} to {upto} are damaged in {file}");
+                error(ErrorCode::DataDamaged, cause).limited("offset", from.0, upto.0).hint(
+                    "the rest of the partition can be read: continue at the second offset; keep the file",
+                )
+            }
+            Refusal::ReadFailed { fault } => {
+                error(ErrorCode::DataDamaged, format!("the drive failed to read: {fault}"))
+                    .hint("check the drive; other ranges can still be read")
+            }
+            _ => ErrorBody::of(ErrorCode::NotReady),
+        }
+    }
+}
+
+fn error(code: ErrorCode, cause: String) -> ErrorBody {
+    ErrorBody { cause, ..ErrorBody::of(code) }
+}
+
+/// The parts of an error body, one by one.
+trait Words {
+    fn limited(self, what: &str, limit: i64, current: i64) -> Self;
+    fn hint(self, hint: &str) -> Self;
+}
+
+impl Words for ErrorBody {
+    fn limited(self, what: &str, limit: i64, current: i64) -> ErrorBody {
+        ErrorBody { limited: what.to_owned(), limit, current, ..self }
+    }
+
+    fn hint(self, hint: &str) -> ErrorBody {
+        ErrorBody { hint: hint.to_owned(), ..self }
+    }
+}
+
+fn batch_body(batch: &BatchError) -> ErrorBody {
+    let body = error(batch.code(), batch.to_string());
+    match batch {
+        BatchError::Invalid(invalid) => ErrorBody {
+            field: invalid.field.to_owned(),
+            position: u32::try_from(invalid.at).unwrap_or(u32::MAX),
+            hint: "the client's software builds batches that Kafka's format does not allow".to_owned(),
+            ..body
+        },
+        BatchError::Corrupt { .. } => body.hint(
+            "the batch was changed on its way: send it again; if it stays, look for faulty memory or network",
+        ),
+        BatchError::TooLarge { limit, len } => body
+            .limited("batch.bytes.max", i64::from(*limit), i64::try_from(*len).unwrap_or(i64::MAX))
+            .hint("send smaller batches or raise batch.bytes.max of the topic"),
+    }
+}
+
+fn topic_body(refusal: &TopicRefusal) -> ErrorBody {
+    match refusal {
+        TopicRefusal::Invalid { problems } => error(ErrorCode::InvalidTopic, problems.join("; ")),
+        TopicRefusal::Exists { name } => {
+            error(ErrorCode::TopicExists, format!("topic {name} exists already"))
+                .hint("choose another name, or use it as it is")
+        }
+        TopicRefusal::Unknown { name } => error(ErrorCode::UnknownTopic, format!("there is no topic {name}"))
+            .hint("list the topics with `tg topic list`"),
+        TopicRefusal::TooMany { what, limit, current } => {
+            error(ErrorCode::LimitReached, format!("the limit of {what} is reached"))
+                .limited(what, to_i64(*limit as u64), to_i64(*current as u64))
+                .hint("delete topics that are not needed, or use fewer partitions")
+        }
+    }
+}
+
+fn producer_body(refusal: &producer::Refusal) -> ErrorBody {
+    match refusal {
+        producer::Refusal::OutOfSequence { expected, found } => {
+            let cause = format!("the producer's next sequence is {expected}, {found} came");
+            error(ErrorCode::OutOfSequence, cause)
+                .limited("sequence", i64::from(expected.0), i64::from(found.0))
+                .hint("send the batches in order; what was acked from memory only may have been lost in a crash")
+        }
+        producer::Refusal::UnknownProducer { producer } => {
+            error(ErrorCode::UnknownProducer, format!("producer {producer} is not known here (any more)"))
+                .hint("ask for a new producer id and begin with sequence 0")
+        }
+        producer::Refusal::StaleProducer { current } => {
+            error(ErrorCode::StaleProducer, format!("epoch {current} of this producer has been seen"))
+                .limited("producer epoch", i64::from(current.0), i64::from(current.0))
+                .hint("another instance of this producer is at work: stop this one")
+        }
+        producer::Refusal::MixedProducers => {
+            error(ErrorCode::BatchInvalid, "one produce holds batches of several producers".to_owned())
+                .hint("send them in produces of their own")
+        }
+        producer::Refusal::TooManyBatches { limit } => {
+            let limit = to_i64(*limit as u64);
+            error(ErrorCode::BatchInvalid, "one produce holds more batches than are remembered".to_owned())
+                .limited("idempotence.window", limit, limit)
+                .hint("send fewer batches in one produce")
+        }
+    }
+}
+
+fn place(log: TopicPartition) -> String {
+    format!("partition {} of topic {}", log.partition, log.topic)
+}
+
+fn waits(reason: Reason) -> &'static str {
+    match reason {
+        Reason::None => "nothing",
+        Reason::Disk => "the drive",
+        Reason::Replica => "a replica",
+        Reason::Memory => "memory",
+        Reason::Quota => "a quota",
+        Reason::Consumer => "the consumer",
+    }
+}
+
+fn to_i64(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+impl From<DecodeError> for Refusal {
+    fn from(error: DecodeError) -> Refusal {
+        Refusal::Malformed(error)
+    }
+}
+
+impl From<Unsupported> for Refusal {
+    fn from(unsupported: Unsupported) -> Refusal {
+        Refusal::Unsupported(unsupported)
+    }
+}
+
+impl From<BatchError> for Refusal {
+    fn from(error: BatchError) -> Refusal {
+        Refusal::Batch(error)
+    }
+}
+
+impl From<AppendRefused> for Refusal {
+    fn from(refused: AppendRefused) -> Refusal {
+        match refused {
+            // The shard has the partition in its table: its log is about to go or to come.
+            AppendRefused::UnknownLog => {
+                Refusal::NotReady { state: "making or removing the partition's log" }
+            }
+            AppendRefused::Producer(refusal) => Refusal::Producer(refusal),
+            AppendRefused::NoRoom { reason, wanted, room } => Refusal::NoRoom { reason, wanted, room },
+            AppendRefused::DiskFull => Refusal::DiskFull,
+            AppendRefused::Unknown { from, fault } => Refusal::Stopped { from, fault },
+            AppendRefused::ReadOnly { cause } => Refusal::ReadOnly { cause },
+        }
+    }
+}
+
+impl From<ReadRefused> for Refusal {
+    fn from(refused: ReadRefused) -> Refusal {
+        match refused {
+            ReadRefused::UnknownLog => Refusal::NotReady { state: "making or removing the partition's log" },
+            ReadRefused::OutOfRange { start, end } => Refusal::ReadOutOfRange { start, end },
+            ReadRefused::Damaged { file, from, upto } => Refusal::Damaged { file, from, upto },
+            ReadRefused::Fault(fault) => Refusal::ReadFailed { fault },
+            ReadRefused::Busy => Refusal::DriveBusy,
+        }
+    }
+}
+
+impl Shard {
+    /// Answers a request with an error frame.
+    pub(super) fn refuse(&mut self, id: ConnectionId, correlation: u32, api_number: u8, refusal: &Refusal) {
+        self.stats.refusals += 1;
+        let body = refusal.body();
+        self.send(id, |out| body.encode(api_number, correlation, out));
+    }
+
+    /// Answers a request that has nothing to say but that it was done.
+    pub(super) fn reply_done(&mut self, id: ConnectionId, correlation: u32, api: Api) {
+        self.send(id, |out| Done.encode(api, correlation, out));
+    }
+
+    /// Answers a request of a connection that was asked of a shard, this one or another.
+    pub(super) fn reply_answer(
+        &mut self,
+        id: ConnectionId,
+        correlation: u32,
+        api: Api,
+        answer: Result<Answer, Refusal>,
+    ) {
+        self.connection_answered(id);
+        match answer {
+            Ok(Answer::ListOffsets(reply)) => self.send(id, |out| reply.encode(correlation, out)),
+            Ok(Answer::DeleteRecords(reply)) => self.send(id, |out| reply.encode(correlation, out)),
+            Ok(Answer::OffsetCommit(reply)) => self.send(id, |out| reply.encode(correlation, out)),
+            Ok(Answer::OffsetFetch(reply)) => self.send(id, |out| reply.encode(correlation, out)),
+            Ok(Answer::CreateTopic(reply)) => self.send(id, |out| reply.encode(correlation, out)),
+            Ok(Answer::ProducerInit(reply)) => self.send(id, |out| reply.encode(correlation, out)),
+            Ok(Answer::Done) => self.reply_done(id, correlation, api),
+            Ok(Answer::Describe(_) | Answer::Counters(_)) => {
+                unreachable!("only gathered, never a reply of its own")
+            }
+            Err(refusal) => self.refuse(id, correlation, api.number(), &refusal),
+        }
+    }
+}
