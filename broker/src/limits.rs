@@ -43,6 +43,73 @@ pub struct Limits {
     pub mark_after_ns: u64,
     /// Nanoseconds after which such a mark is flushed.
     pub mark_flush_after_ns: u64,
+    /// Bounds of the data files.
+    pub files: FileLimits,
+}
+
+/// Sizes of data files that there are.
+pub const FILE_CLASSES: usize = 4;
+
+/// Bounds of a shard's data files and of the reads from them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileLimits {
+    /// Sizes of data files in bytes, rising; multiples of the block.
+    pub classes: [u64; FILE_CLASSES],
+    /// Ready files kept of each class in use; the last one is held back for settling.
+    pub ready_per_class: u32,
+    /// Ready files of a class at most.
+    pub ready_max: u32,
+    /// Bytes of zeros written at once when a file is filled; a multiple of the block.
+    pub zero_piece_bytes: usize,
+    /// Data files open at once.
+    pub open_max: u32,
+    /// Bytes read at once for a reader, unless one extent is larger; a multiple of the block.
+    pub read_bytes_max: usize,
+    /// Reads from data files under way at once.
+    pub reads_max: u32,
+    /// Reads that wait for their turn.
+    pub reads_waiting_max: u32,
+}
+
+impl FileLimits {
+    /// What a broker runs with.
+    pub const DEFAULT: FileLimits = FileLimits {
+        classes: [2 << 20, 16 << 20, 64 << 20, 256 << 20],
+        ready_per_class: 2,
+        ready_max: 4,
+        zero_piece_bytes: MIB,
+        open_max: 2_000,
+        read_bytes_max: MIB,
+        reads_max: 16,
+        reads_waiting_max: 1_000,
+    };
+
+    const fn check(&self, run_bytes_max: usize) -> Result<(), &'static str> {
+        const BLOCK: usize = tidegate_protocol::disk::BLOCK;
+        let mut class = 0;
+        while class < FILE_CLASSES {
+            if !self.classes[class].is_multiple_of(BLOCK as u64) || self.classes[class] == 0 {
+                return Err("data files are whole blocks");
+            }
+            if class > 0 && self.classes[class] <= self.classes[class - 1] {
+                return Err("the sizes of data files rise");
+            }
+            class += 1;
+        }
+        if self.classes[0] < run_bytes_max as u64 {
+            return Err("the largest run fits the smallest data file");
+        }
+        if self.ready_per_class < 2 || self.ready_max < self.ready_per_class {
+            return Err("two ready files of a class, one of them held back");
+        }
+        if !self.zero_piece_bytes.is_multiple_of(BLOCK) || self.zero_piece_bytes == 0 {
+            return Err("zeros are written in whole blocks");
+        }
+        if !self.read_bytes_max.is_multiple_of(BLOCK) || self.read_bytes_max == 0 || self.reads_max == 0 {
+            return Err("reads are whole blocks");
+        }
+        Ok(())
+    }
 }
 
 const KIB: usize = 1 << 10;
@@ -71,6 +138,7 @@ impl Limits {
         producer_expiry_ms: 7 * 24 * 3600 * 1000,
         mark_after_ns: 10_000_000,
         mark_flush_after_ns: 1_000_000_000,
+        files: FileLimits::DEFAULT,
     };
 
     /// Bytes of the whole ring.
@@ -120,7 +188,8 @@ impl Limits {
         if self.extent_bytes_max > self.run_bytes_max || self.settle_bytes > self.run_bytes_max {
             return Err("a run holds an extent and what is settled at once");
         }
-        Ok(())
+        // An extent and a run have headers of their own.
+        self.files.check(self.run_bytes_max + 4 * BLOCK)
     }
 }
 

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use tidegate_reactor::buffer::{BLOCK, Buffer};
 use tidegate_reactor::disk::{Disk, DiskFile};
-use tidegate_reactor::op::Fault;
+use tidegate_reactor::op::{Event, Fault, File, Now, Op, OpenHow};
 
 const EIO: i32 = 5;
 const ENOENT: i32 = 2;
 const EEXIST: i32 = 17;
+const ENOSPC: i32 = 28;
 
 /// Files in memory. A file's durable bytes are what its last flush covered; names are durable at once.
 #[derive(Clone, Debug, Default)]
@@ -70,6 +71,15 @@ impl TestDisk {
 
     pub(crate) fn names(&self) -> Vec<String> {
         self.files.keys().map(|p| p.display().to_string()).collect()
+    }
+
+    pub(crate) fn len_of(&self, path: &str) -> usize {
+        self.files[Path::new(path)].now.len()
+    }
+
+    pub(crate) fn is_durable_zeros(&self, path: &str) -> bool {
+        let bytes = &self.files[Path::new(path)];
+        !bytes.durable.is_empty() && bytes.durable.iter().chain(&bytes.now).all(|b| *b == 0)
     }
 
     pub(crate) fn put(&mut self, path: &str, bytes: &[u8]) {
@@ -185,5 +195,93 @@ impl Disk for TestDisk {
     fn remove(&mut self, path: &Path) -> Result<(), Fault> {
         self.call("remove", path)?;
         self.files.remove(path).map(|_| ()).ok_or(Fault { what: "remove".into(), errno: ENOENT })
+    }
+}
+
+/// A reactor's side of files, over a [`TestDisk`]: ops are done in the order given when the test asks for their events.
+#[derive(Debug, Default)]
+pub(crate) struct TestDrive {
+    pub(crate) disk: TestDisk,
+    /// Whether no file can be made.
+    pub(crate) full: bool,
+    open: BTreeMap<File, DiskFile>,
+    under_way: Vec<Op>,
+    mono_ns: u64,
+}
+
+impl TestDrive {
+    pub(crate) fn with_dir(path: &str) -> TestDrive {
+        TestDrive { disk: TestDisk::with_dir(path), ..TestDrive::default() }
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        Now { mono_ns: self.mono_ns, wall_ms: 1_000_000 + (self.mono_ns / 1_000_000) as i64 }
+    }
+
+    pub(crate) fn pass(&mut self, ns: u64) {
+        self.mono_ns += ns;
+    }
+
+    pub(crate) fn submit(&mut self, ops: Vec<Op>) {
+        self.under_way.extend(ops);
+    }
+
+    /// As after a restart of the process.
+    pub(crate) fn close_all(&mut self) {
+        self.open.clear();
+        self.under_way.clear();
+    }
+
+    /// Does all ops under way and returns their events; timers that are not due stay.
+    pub(crate) fn complete(&mut self) -> Vec<Event> {
+        let ops = std::mem::take(&mut self.under_way);
+        let mut events = Vec::new();
+        for op in ops {
+            match op {
+                Op::Timer { at_ns, .. } if at_ns > self.mono_ns => self.under_way.push(op),
+                op => events.push(self.one(op)),
+            }
+        }
+        events
+    }
+
+    fn keep(&mut self, file: File, handle: DiskFile) {
+        self.open.insert(file, handle);
+    }
+
+    fn one(&mut self, op: Op) -> Event {
+        match op {
+            Op::Open { file, path, how } => {
+                let opened = match how {
+                    OpenHow::Existing => self.disk.open(&path),
+                    OpenHow::New { .. } if self.full => Err(Fault { what: "open".into(), errno: ENOSPC }),
+                    OpenHow::New { bytes } => self.disk.create_zeroed(&path, bytes).inspect(|_| {
+                        // Allocated is not initialised.
+                        let garbage = vec![0xee; bytes as usize];
+                        self.disk.put(&path.display().to_string(), &garbage);
+                    }),
+                };
+                Event::Opened { file, result: opened.map(|handle| self.keep(file, handle)) }
+            }
+            Op::CloseFile { file } => {
+                let handle = self.open.remove(&file).expect("an open file is closed");
+                self.disk.close(handle);
+                Event::FileClosed { file }
+            }
+            Op::Read { file, at, len, tag } => {
+                let result = self.disk.read(self.open[&file], at, len);
+                Event::Read { file, tag, result }
+            }
+            Op::Write { file, at, data, tag } => {
+                let result = self.disk.write(self.open[&file], at, &Buffer::copy_of(&data));
+                Event::Written { file, tag, result: result.map(|()| data.len()) }
+            }
+            Op::Flush { file, tag } => {
+                Event::Flushed { file, tag, result: self.disk.flush(self.open[&file]) }
+            }
+            Op::Remove { path, tag } => Event::Removed { tag, result: self.disk.remove(&path) },
+            Op::Timer { tag, .. } => Event::Timer { tag },
+            other => panic!("not an op on files: {other:?}"),
+        }
     }
 }

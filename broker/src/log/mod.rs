@@ -5,7 +5,12 @@
 //! turn `Logs::open` recovers over blocking disk access.
 
 pub mod answer;
+mod file_table;
 pub mod flush_rule;
+mod handles;
+mod index;
+mod pool;
+pub mod segment;
 
 use std::path::PathBuf;
 

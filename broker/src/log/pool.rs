@@ -1,0 +1,369 @@
+//! Data files ready for use: zero-filled in the background or freed, by size.
+//!
+//! A file comes here in one of three ways. It is made, zero-filled piece by piece and flushed, so that later one flush of the
+//! journal covers what is written into it. It is freed by its log, and waits until a flushed frame carries a mark at or above
+//! the sequence of its `free`: else a damaged frame could pass for a torn one and bring the old owner back. Or, when none
+//! is ready and a log waits, it is only allocated: such a file (its number is at least [`ALLOCATED`]) needs a flush of its
+//! own until it has been zero-filled after its first use.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate_protocol::ids::{FileId, FrameSequence, JournalId};
+use tidegate_reactor::buffer::{Buffer, View};
+use tidegate_reactor::op::{Fault, File, Op, Tag};
+
+use super::handles::{FILE_SPACE, Handles};
+use crate::limits::{FILE_CLASSES, FileLimits};
+use crate::mutants::{self, Mutant};
+
+/// Data files of a journal with this number or a higher one were allocated, not zero-filled, when they were made.
+pub const ALLOCATED: u32 = 1 << 31;
+
+/// The tag of all ops of the pool; the file says which.
+const TAG: Tag = Tag(FILE_SPACE);
+
+/// Files that belong to no log.
+///
+/// Invariants: at most one file is being filled, and it has one op under way; a ready file has no owner.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    limits: FileLimits,
+    journal: JournalId,
+    next: u32,
+    spares: BTreeMap<FileId, Spare>,
+    /// Freed files that wait for a mark.
+    freed: BTreeSet<(FrameSequence, FileId)>,
+    marked: FrameSequence,
+    /// Allocated files that this process has zero-filled.
+    zeroed: BTreeSet<FileId>,
+    zeros: View,
+    filling: Option<FileId>,
+    /// Whether an op on the file that is being filled is under way.
+    busy: bool,
+    creating: Option<FileId>,
+    /// Files that there should be of each class.
+    wanted: [u32; FILE_CLASSES],
+    /// Whether a log waits for a file of the class.
+    missed: [bool; FILE_CLASSES],
+    full: Option<Fault>,
+    /// Files that were zero-filled, and those handed out with a flush of their own.
+    pub zero_filled: u64,
+    pub handed_out_allocated: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Spare {
+    bytes: u64,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Creating,
+    /// Holds anything.
+    Blank,
+    /// Zeros up to `done`.
+    Zeroing {
+        done: u64,
+    },
+    Flushing,
+    Ready,
+}
+
+/// What a file is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Data that could also go into the frame: leaves the last ready file of each class alone.
+    Direct,
+    /// Emptying the journal or memory, which must not wait: takes the last one too.
+    Settling,
+}
+
+impl Pool {
+    /// Empty; the files of `journal` have numbers from `next` on.
+    pub(crate) fn new(limits: FileLimits, journal: JournalId) -> Pool {
+        let mut wanted = [0; FILE_CLASSES];
+        wanted[0] = limits.ready_per_class;
+        Pool {
+            journal,
+            next: 0,
+            spares: BTreeMap::new(),
+            freed: BTreeSet::new(),
+            marked: FrameSequence(0),
+            zeroed: BTreeSet::new(),
+            zeros: Buffer::zeroed(0).freeze(),
+            filling: None,
+            busy: false,
+            creating: None,
+            wanted,
+            missed: [false; FILE_CLASSES],
+            full: None,
+            zero_filled: 0,
+            handed_out_allocated: 0,
+            limits,
+        }
+    }
+
+    /// A file of this journal exists: its number is taken.
+    pub(crate) fn saw(&mut self, file: FileId) {
+        if file.journal() == self.journal {
+            self.next = self.next.max((file.number() & !ALLOCATED) + 1);
+        }
+    }
+
+    /// A file that nobody names and that holds anything.
+    pub(crate) fn add_blank(&mut self, file: FileId, bytes: u64) {
+        self.spares.insert(file, Spare { bytes, stage: Stage::Blank });
+    }
+
+    /// A log has given the file up in frame `sequence`.
+    pub(crate) fn add_freed(&mut self, sequence: FrameSequence, file: FileId) {
+        self.freed.insert((sequence, file));
+    }
+
+    /// A flushed frame carries this mark. `bytes_of` gives a freed file's size.
+    pub(crate) fn on_marked(&mut self, mark: FrameSequence, bytes_of: impl Fn(FileId) -> u64) {
+        self.marked = self.marked.max(mark);
+        while let Some((sequence, file)) = self.freed.first().copied() {
+            if sequence > self.marked && !mutants::on(Mutant::FileHandedOutBeforeFreeMarked) {
+                break;
+            }
+            self.freed.pop_first();
+            let stage = if self.is_initialised(file) { Stage::Ready } else { Stage::Blank };
+            self.spares.insert(file, Spare { bytes: bytes_of(file), stage });
+        }
+    }
+
+    /// Whether one flush of the journal covers what is written into the file.
+    pub(crate) fn is_initialised(&self, file: FileId) -> bool {
+        file.number() < ALLOCATED || self.zeroed.contains(&file)
+    }
+
+    /// The file to use next for a log that would like one of `wish` bytes and needs `least`; it stays here until
+    /// [`Pool::taken`]. None: it is being made, or room for it is missing.
+    pub(crate) fn choose(
+        &mut self,
+        wish: u64,
+        least: u64,
+        purpose: Purpose,
+        handles: &mut Handles,
+        ops: &mut Vec<Op>,
+    ) -> Option<FileId> {
+        let wish = wish.min(self.limits.classes[FILE_CLASSES - 1]).max(least);
+        let class = self.class_for(wish);
+        let best = self.ready(wish, purpose, handles).or_else(|| {
+            // Rather a file of another size than none, if somebody waits already.
+            self.missed[class].then(|| self.ready(least, purpose, handles)).flatten()
+        });
+        let Some(file) = best else {
+            if !self.missed[class] {
+                self.missed[class] = true;
+                self.wanted[class] = (self.wanted[class] + 1).min(self.limits.ready_max);
+            }
+            return None;
+        };
+        // Not open yet: the next question will find it so.
+        handles.get(file, ops).map(|_| file)
+    }
+
+    /// In replay: a file that was freed belongs to a log again.
+    pub(crate) fn no_longer_freed(&mut self, file: FileId) {
+        if !self.spares.contains_key(&file) {
+            self.freed.retain(|(_, freed)| *freed != file);
+        }
+    }
+
+    /// The file that was chosen belongs to a log now. Returns its size.
+    pub(crate) fn taken(&mut self, file: FileId) -> Option<u64> {
+        let spare = self.spares.remove(&file)?;
+        let class = self.class_of(spare.bytes);
+        self.missed[class] = false;
+        // A log that fills one file of a class will want the next, and then a larger one.
+        for class in [class, (class + 1).min(FILE_CLASSES - 1)] {
+            self.wanted[class] = self.wanted[class].max(self.limits.ready_per_class);
+        }
+        if !self.is_initialised(file) {
+            self.handed_out_allocated += 1;
+        }
+        Some(spare.bytes)
+    }
+
+    /// Goes on with making and filling files: one of each at a time.
+    pub(crate) fn pump(&mut self, handles: &mut Handles, ops: &mut Vec<Op>) {
+        self.create_next(handles, ops);
+        self.fill_next(handles, ops);
+        let ready: Vec<FileId> = self.ready_files().map(|(file, _)| file).take(FILE_CLASSES * 2).collect();
+        for file in ready {
+            handles.get(file, ops);
+        }
+    }
+
+    /// The end of an opening. A file whose opening failed is forgotten, the next start finds it; returns whether it was to
+    /// be made, so that what there is of it can be removed.
+    pub(crate) fn on_opened(&mut self, file: FileId, result: &Result<(), Fault>) -> bool {
+        let Some(spare) = self.spares.get_mut(&file) else { return false };
+        let created = self.creating == Some(file);
+        if created {
+            self.creating = None;
+        }
+        match result {
+            Ok(()) if created => {
+                let ready = file.number() >= ALLOCATED;
+                spare.stage = if ready { Stage::Ready } else { Stage::Blank };
+                self.full = None;
+                false
+            }
+            Ok(()) => false,
+            Err(fault) => {
+                self.spares.remove(&file);
+                self.filling.take_if(|f| *f == file);
+                if created {
+                    self.full = Some(fault.clone());
+                }
+                created
+            }
+        }
+    }
+
+    /// A piece of zeros is written.
+    pub(crate) fn on_written(
+        &mut self,
+        file: FileId,
+        io: File,
+        result: Result<usize, Fault>,
+        handles: &mut Handles,
+        ops: &mut Vec<Op>,
+    ) {
+        assert_eq!(self.filling, Some(file), "one file is filled at a time");
+        self.busy = false;
+        handles.put_back(file);
+        let spare = self.spares.get_mut(&file).expect("a file that is filled is a spare");
+        let Stage::Zeroing { done } = &mut spare.stage else { panic!("zeros written in {:?}", spare.stage) };
+        match result {
+            Ok(bytes) if bytes > 0 => *done += bytes as u64,
+            // It may be anything now; the next start fills it again.
+            _ => return self.give_up(file),
+        }
+        if *done < spare.bytes {
+            return;
+        }
+        spare.stage = Stage::Flushing;
+        self.busy = true;
+        handles.take(file, ops).expect("it was written just now");
+        ops.push(Op::Flush { file: io, tag: TAG });
+    }
+
+    /// A file full of zeros is flushed.
+    pub(crate) fn on_flushed(&mut self, file: FileId, result: &Result<(), Fault>, handles: &mut Handles) {
+        handles.put_back(file);
+        if result.is_err() {
+            return self.give_up(file);
+        }
+        self.filling = None;
+        self.busy = false;
+        self.zero_filled += 1;
+        self.zeroed.insert(file);
+        self.spares.get_mut(&file).expect("a file that is filled is a spare").stage = Stage::Ready;
+    }
+
+    /// Why no further file can be made, if that is so.
+    pub(crate) fn full(&self) -> Option<&Fault> {
+        self.full.as_ref()
+    }
+
+    /// Room may have been made on the drive: try again.
+    pub(crate) fn retry(&mut self) {
+        self.full = None;
+    }
+
+    /// Files ready for use.
+    pub(crate) fn ready_count(&self) -> usize {
+        self.ready_files().count()
+    }
+
+    /// All files here, ready or not.
+    pub(crate) fn spare_count(&self) -> usize {
+        self.spares.len() + self.freed.len()
+    }
+
+    fn give_up(&mut self, file: FileId) {
+        self.filling = None;
+        self.busy = false;
+        self.spares.remove(&file);
+    }
+
+    fn ready_files(&self) -> impl Iterator<Item = (FileId, u64)> {
+        self.spares.iter().filter(|(_, s)| s.stage == Stage::Ready).map(|(file, s)| (*file, s.bytes))
+    }
+
+    /// The smallest ready file of at least `bytes` that the purpose may take.
+    fn ready(&self, bytes: u64, purpose: Purpose, handles: &Handles) -> Option<FileId> {
+        let mut of_class = [0; FILE_CLASSES];
+        for (_, size) in self.ready_files() {
+            of_class[self.class_of(size)] += 1;
+        }
+        let keep = match purpose {
+            Purpose::Direct => 1,
+            Purpose::Settling => 0,
+        };
+        self.ready_files()
+            .filter(|(file, size)| {
+                *size >= bytes && of_class[self.class_of(*size)] > keep && handles.idle(*file)
+            })
+            .min_by_key(|(file, size)| (*size, !handles.is_open(*file), *file))
+            .map(|(file, _)| file)
+    }
+
+    fn create_next(&mut self, handles: &mut Handles, ops: &mut Vec<Op>) {
+        if self.creating.is_some() || self.full.is_some() || self.next >= ALLOCATED {
+            return;
+        }
+        let mut have = [0; FILE_CLASSES];
+        for spare in self.spares.values() {
+            have[self.class_of(spare.bytes)] += 1;
+        }
+        let short = (0..FILE_CLASSES).filter(|c| have[*c] < self.wanted[*c]);
+        let Some(class) = short.max_by_key(|c| (self.missed[*c], FILE_CLASSES - c)) else { return };
+        let kind = if self.missed[class] { ALLOCATED } else { 0 };
+        let file = FileId::new(self.journal, self.next | kind);
+        let bytes = self.limits.classes[class];
+        self.next += 1;
+        self.creating = Some(file);
+        self.spares.insert(file, Spare { bytes, stage: Stage::Creating });
+        handles.create(file, bytes, ops);
+    }
+
+    fn fill_next(&mut self, handles: &mut Handles, ops: &mut Vec<Op>) {
+        if self.busy {
+            return;
+        }
+        let blank = |(file, spare): (&FileId, &Spare)| {
+            (spare.stage == Stage::Blank && handles.idle(*file)).then_some((spare.bytes, *file))
+        };
+        let next = self.filling.or_else(|| self.spares.iter().filter_map(blank).min().map(|(_, file)| file));
+        let Some(file) = next else { return };
+        self.filling = Some(file);
+        let Some(io) = handles.take(file, ops) else { return };
+        let spare = self.spares.get_mut(&file).expect("a file that is filled is a spare");
+        let done = if let Stage::Zeroing { done } = spare.stage { done } else { 0 };
+        spare.stage = Stage::Zeroing { done };
+        let piece = (spare.bytes - done).min(self.limits.zero_piece_bytes as u64) as usize;
+        if self.zeros.len() < piece {
+            let mut zeros = Buffer::zeroed(piece);
+            zeros.set_filled(piece);
+            self.zeros = zeros.freeze();
+        }
+        self.busy = true;
+        ops.push(Op::Write { file: io, at: done, data: self.zeros.slice(0..piece), tag: TAG });
+    }
+
+    /// The class that a file of that size belongs to.
+    fn class_of(&self, bytes: u64) -> usize {
+        self.limits.classes.iter().rposition(|class| *class <= bytes).unwrap_or(0)
+    }
+
+    /// The class of a file that holds `bytes`.
+    fn class_for(&self, bytes: u64) -> usize {
+        self.limits.classes.iter().position(|class| *class >= bytes).unwrap_or(FILE_CLASSES - 1)
+    }
+}

@@ -1,0 +1,655 @@
+//! The data files of a shard: what each holds, where the next run of a log goes, which are ready for use.
+//!
+//! [`FileTable`] is the replayable part; [`Pool`] and [`Handles`] are what this process knows besides.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use tidegate_protocol::disk::checkpoint::FileState;
+use tidegate_protocol::disk::entry::{Assign, Free, RunMark};
+use tidegate_protocol::ids::{FileId, FrameSequence, Generation, JournalId, Offset, TopicPartition};
+use tidegate_reactor::disk::Disk;
+use tidegate_reactor::op::{Event, Fault, File, Now, Op, Tag};
+
+use super::file_table::FileTable;
+use super::handles::{FILE_SPACE, Handles};
+use super::pool::Pool;
+pub use super::pool::{ALLOCATED, Purpose};
+use crate::datadir;
+use crate::limits::FileLimits;
+
+/// Removal of a file that could not be made.
+const REMOVE: Tag = Tag(FILE_SPACE | 1);
+
+/// What the data files of a shard need to know.
+#[derive(Clone, Debug)]
+pub struct SegmentsConfig {
+    /// The data directory.
+    pub root: PathBuf,
+    /// The shard's journal, under which new files are made.
+    pub journal: JournalId,
+    /// How far one flush reaches.
+    pub reach: FlushReach,
+    /// Bounds.
+    pub limits: FileLimits,
+}
+
+/// How far a flush of the journal reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushReach {
+    /// Over all initialised files.
+    AllFiles,
+    /// Over the journal alone.
+    Journal,
+}
+
+/// Whether recovery has found damage to what was promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rot {
+    /// None.
+    Absent,
+    /// Some: files that nobody names may be evidence and are left alone.
+    Present,
+}
+
+/// Where a run goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The data file.
+    pub file: FileId,
+    /// Under which number it is open.
+    pub io: File,
+    /// Its generation.
+    pub generation: Generation,
+    /// Bytes from its start.
+    pub at: u64,
+    /// The run's number in it.
+    pub run_sequence: u64,
+    /// The CRC of the header of the run before it; 0 for the first.
+    pub previous_crc: u32,
+    /// What has to go into the frame in front of the run's mark, if the file is new to the log.
+    pub assign: Option<Assign>,
+    /// Which flush covers it.
+    pub flush: PlaceFlush,
+}
+
+/// Which flush covers a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlaceFlush {
+    /// The journal's.
+    Cycle,
+    /// One of its file, after its write and before the cycle counts as flushed.
+    Own,
+}
+
+/// The data files of a shard.
+#[derive(Debug)]
+pub struct Segments {
+    pub(super) table: FileTable,
+    pub(super) handles: Handles,
+    pool: Pool,
+    config: SegmentsConfig,
+    /// Ops that came up between two turns.
+    queued: Vec<Op>,
+    retry_at_ns: Option<u64>,
+}
+
+impl Segments {
+    /// No file yet.
+    pub fn new(config: SegmentsConfig) -> Segments {
+        Segments {
+            table: FileTable::default(),
+            handles: Handles::new(config.root.clone(), config.limits.open_max),
+            pool: Pool::new(config.limits, config.journal),
+            config,
+            queued: Vec::new(),
+            retry_at_ns: None,
+        }
+    }
+
+    /// The files of a checkpoint.
+    ///
+    /// # Errors
+    /// If no sound shard can have written it.
+    pub fn restore(config: SegmentsConfig, states: &[FileState]) -> Result<Segments, String> {
+        let mut segments = Segments::new(config);
+        segments.table = FileTable::restore(states)?;
+        for (file, data) in segments.table.iter() {
+            segments.pool.saw(file);
+            if data.segment.is_none() {
+                segments.pool.add_freed(data.freed_by, file);
+            }
+        }
+        Ok(segments)
+    }
+
+    /// The files for a checkpoint: exactly what the three functions that follow have made of them.
+    pub fn state(&self) -> Vec<FileState> {
+        self.table.state()
+    }
+
+    /// A frame assigns a file to a log; live and in replay.
+    ///
+    /// # Errors
+    /// If no sound shard can have written it.
+    pub fn apply_assign(&mut self, assign: &Assign) -> Result<(), String> {
+        self.table.assign(assign)?;
+        self.pool.saw(assign.file);
+        self.pool.no_longer_freed(assign.file);
+        if let Some(bytes) = self.pool.taken(assign.file) {
+            self.table.set_bytes(assign.file, bytes);
+        }
+        Ok(())
+    }
+
+    /// Frame `sequence` frees a file; live and in replay.
+    ///
+    /// # Errors
+    /// If no sound shard can have written it.
+    pub fn apply_free(&mut self, sequence: FrameSequence, free: &Free) -> Result<(), String> {
+        self.table.free(sequence, free)?;
+        self.pool.add_freed(sequence, free.file);
+        Ok(())
+    }
+
+    /// A frame marks a run; live and in replay.
+    ///
+    /// # Errors
+    /// If no sound shard can have written it.
+    pub fn apply_run(&mut self, run: &RunMark) -> Result<(), String> {
+        self.table.run(run)
+    }
+
+    /// No further run goes into the file: recovery has dropped one that was in it.
+    pub fn seal(&mut self, file: FileId) {
+        self.table.seal(file);
+    }
+
+    /// The end of recovery: looks which files exist. One made under this journal that no frame names holds nothing, and is
+    /// filled with zeros again when the shard turns.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub fn opened(&mut self, disk: &mut dyn Disk, rot: Rot) -> Result<(), Fault> {
+        let dir = datadir::files_dir(&self.config.root);
+        let names: BTreeSet<FileId> =
+            disk.list(&dir)?.iter().filter_map(|name| datadir::data_file_id(name)).collect();
+        for file in names {
+            self.pool.saw(file);
+            let named = self.table.get(file);
+            if named.is_some_and(|data| data.bytes > 0) {
+                continue;
+            }
+            if named.is_none() && (file.journal() != self.config.journal || rot == Rot::Present) {
+                continue;
+            }
+            let path = datadir::data_file(&self.config.root, file);
+            let bytes = length(disk, &path)?;
+            if named.is_some() {
+                self.table.set_bytes(file, bytes);
+            } else if self.config.limits.classes.contains(&bytes) {
+                self.pool.add_blank(file, bytes);
+            } else {
+                // Its making did not come to its end, or the sizes were changed.
+                disk.remove(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A flushed frame carries this mark: what was freed at or below it may be used again.
+    pub fn on_marked(&mut self, mark: FrameSequence) {
+        let table = &self.table;
+        self.pool.on_marked(mark, |file| table.get(file).map_or(0, |data| data.bytes));
+    }
+
+    /// Where the next run of `log`, of `run_bytes` from offset `base`, goes. None: nothing is ready; ask again in a later
+    /// turn. A place that is used is applied before the next question, and given back with [`Segments::put_back`] when the
+    /// write and, if it needs one, the flush of its own have ended; one that is not used is given back at once.
+    pub fn place(
+        &mut self,
+        log: TopicPartition,
+        base: Offset,
+        run_bytes: u32,
+        segment_bytes: u64,
+        purpose: Purpose,
+    ) -> Option<Place> {
+        let run_bytes = u64::from(run_bytes);
+        let mut wish = self.config.limits.classes[0];
+        if let Some((file, segment)) = self.table.of_log(log).next_back() {
+            let data = self.table.get(file).expect("a log's file is in the table");
+            if !segment.sealed && segment.written + run_bytes <= data.bytes {
+                let (generation, at) = (data.generation, segment.written);
+                let (run_sequence, previous_crc) = (segment.runs, segment.last_crc);
+                let io = self.handles.take(file, &mut self.queued)?;
+                let flush = self.flush_of(file);
+                return Some(Place {
+                    file,
+                    io,
+                    generation,
+                    at,
+                    run_sequence,
+                    previous_crc,
+                    assign: None,
+                    flush,
+                });
+            }
+            // A log that has filled a file gets a larger one.
+            wish = if segment.sealed { data.bytes } else { data.bytes + 1 };
+        }
+        let wish = wish.min(segment_bytes);
+        let file = self.pool.choose(wish, run_bytes, purpose, &mut self.handles, &mut self.queued)?;
+        let io = self.handles.take(file, &mut self.queued)?;
+        let generation = Generation(self.table.get(file).map_or(0, |data| data.generation.0) + 1);
+        Some(Place {
+            file,
+            io,
+            generation,
+            at: 0,
+            run_sequence: 0,
+            previous_crc: 0,
+            assign: Some(Assign { file, generation, log, base }),
+            flush: self.flush_of(file),
+        })
+    }
+
+    /// The end of the use of one [`Place`].
+    pub fn put_back(&mut self, file: FileId) {
+        self.handles.put_back(file);
+    }
+
+    /// What frees the files of `log` that hold nothing at or above `start`.
+    pub fn below(&self, log: TopicPartition, start: Offset) -> Vec<Free> {
+        self.table.below(log, start)
+    }
+
+    /// What frees every file of `log`.
+    pub fn all_of(&self, log: TopicPartition) -> Vec<Free> {
+        self.table.all_of(log)
+    }
+
+    /// Bytes of runs of `log` in data files.
+    pub fn bytes(&self, log: TopicPartition) -> u64 {
+        self.table.of_log(log).map(|(_, segment)| segment.written).sum()
+    }
+
+    /// One past the last record of `log` in data files.
+    pub fn end(&self, log: TopicPartition) -> Option<Offset> {
+        self.table.of_log(log).next_back().map(|(_, segment)| segment.end)
+    }
+
+    /// Why no further file can be made, if that is so.
+    pub fn full(&self) -> Option<&Fault> {
+        self.pool.full()
+    }
+
+    /// The end of a turn: goes on with making, filling, opening and closing files.
+    pub fn pump(&mut self, now: Now, ops: &mut Vec<Op>) {
+        const RETRY_NS: u64 = 1_000_000_000;
+        match (self.pool.full().is_some(), self.retry_at_ns) {
+            (true, None) => {
+                let at_ns = now.mono_ns + RETRY_NS;
+                self.retry_at_ns = Some(at_ns);
+                ops.push(Op::Timer { at_ns, tag: RETRY });
+            }
+            (true, Some(at_ns)) if at_ns <= now.mono_ns => {
+                self.retry_at_ns = None;
+                self.pool.retry();
+            }
+            _ => {}
+        }
+        self.pool.pump(&mut self.handles, ops);
+        self.handles.close_unused(ops);
+        ops.append(&mut self.queued);
+    }
+
+    /// Takes in what the drive did with a data file or for the pool; none of a run's own events.
+    pub fn on_event(&mut self, _now: Now, event: Event, ops: &mut Vec<Op>) {
+        match event {
+            Event::Opened { file: io, result } => {
+                let file = self.handles.on_opened(io, &result);
+                if self.pool.on_opened(file, &result) {
+                    ops.push(Op::Remove { path: datadir::data_file(&self.config.root, file), tag: REMOVE });
+                } else if result.is_err_and(|fault| !too_many_open(&fault)) {
+                    // It cannot take runs; reads say so when they ask for it.
+                    self.table.seal(file);
+                }
+            }
+            Event::FileClosed { file: io } => self.handles.on_closed(io),
+            Event::Written { file: io, result, .. } => {
+                let file = self.handles.file_of(io).expect("a file that is filled is open");
+                self.pool.on_written(file, io, result, &mut self.handles, ops);
+            }
+            Event::Flushed { file: io, result, .. } => {
+                let file = self.handles.file_of(io).expect("a file that is filled is open");
+                self.pool.on_flushed(file, &result, &mut self.handles);
+            }
+            // What could not be made was perhaps never there.
+            Event::Removed { .. } | Event::Timer { .. } => {}
+            other => panic!("not an event of data files: {other:?}"),
+        }
+    }
+
+    /// Counters and gauges by name.
+    pub fn stats(&self) -> Vec<(&'static str, i64)> {
+        vec![
+            ("files_open", self.handles.len() as i64),
+            ("files_ready", self.pool.ready_count() as i64),
+            ("files_spare", self.pool.spare_count() as i64),
+            ("files_zero_filled", self.pool.zero_filled as i64),
+            ("files_with_own_flush", self.pool.handed_out_allocated as i64),
+        ]
+    }
+
+    /// Asserts the invariants.
+    ///
+    /// # Panics
+    /// If one does not hold.
+    pub fn check(&self) {
+        self.table.check();
+    }
+
+    fn flush_of(&self, file: FileId) -> PlaceFlush {
+        if self.config.reach == FlushReach::AllFiles && self.pool.is_initialised(file) {
+            PlaceFlush::Cycle
+        } else {
+            PlaceFlush::Own
+        }
+    }
+}
+
+/// Wakes the shard to try again when the drive was full.
+const RETRY: Tag = Tag(0x0105 << 48);
+
+fn too_many_open(fault: &Fault) -> bool {
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    fault.errno == ENFILE || fault.errno == EMFILE
+}
+
+fn length(disk: &mut dyn Disk, path: &std::path::Path) -> Result<u64, Fault> {
+    let file = disk.open(path)?;
+    let bytes = disk.len(file);
+    disk.close(file);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tidegate_protocol::ids::{PartitionId, TopicId};
+
+    use super::*;
+    use crate::limits::FILE_CLASSES;
+    use crate::testdisk::TestDrive;
+
+    const KIB: u64 = 1 << 10;
+    const RUN: u32 = 16 << 10;
+    const CLASSES: [u64; FILE_CLASSES] = [32 * KIB, 64 * KIB, 128 * KIB, 256 * KIB];
+
+    fn log(n: u8) -> TopicPartition {
+        TopicPartition { topic: TopicId([n; 16]), partition: PartitionId(0) }
+    }
+
+    fn config() -> SegmentsConfig {
+        let limits = FileLimits {
+            classes: CLASSES,
+            ready_per_class: 2,
+            ready_max: 4,
+            zero_piece_bytes: 16 << 10,
+            open_max: 100,
+            read_bytes_max: 64 << 10,
+            reads_max: 2,
+            reads_waiting_max: 4,
+        };
+        SegmentsConfig { root: "/data".into(), journal: JournalId(1), reach: FlushReach::AllFiles, limits }
+    }
+
+    /// A shard that places runs and writes no journal: every frame is flushed and marked when the test says so.
+    struct Shard {
+        segments: Segments,
+        drive: TestDrive,
+        sequence: u64,
+    }
+
+    impl Shard {
+        fn new() -> Shard {
+            let mut drive = TestDrive::with_dir("/data");
+            drive.disk.create_dir(Path::new("/data/files")).unwrap();
+            let mut shard = Shard { segments: Segments::new(config()), drive, sequence: 0 };
+            shard.settle();
+            shard
+        }
+
+        /// Turns until nothing is under way.
+        fn settle(&mut self) {
+            loop {
+                let mut ops = Vec::new();
+                self.segments.pump(self.drive.now(), &mut ops);
+                self.drive.submit(ops);
+                if !self.turn() {
+                    return;
+                }
+            }
+        }
+
+        /// The events of all ops under way; whether there was one.
+        fn turn(&mut self) -> bool {
+            let events = self.drive.complete();
+            let any = !events.is_empty();
+            let mut ops = Vec::new();
+            for event in events {
+                self.segments.on_event(self.drive.now(), event, &mut ops);
+            }
+            self.drive.submit(ops);
+            self.segments.check();
+            any
+        }
+
+        /// Ten records.
+        fn put(&mut self, log: TopicPartition, purpose: Purpose) -> Option<Place> {
+            let base = self.segments.end(log).unwrap_or_default();
+            let place = self.segments.place(log, base, RUN, u64::MAX, purpose)?;
+            if let Some(assign) = &place.assign {
+                self.segments.apply_assign(assign).unwrap();
+            }
+            self.sequence += 1;
+            let run = RunMark {
+                log,
+                base,
+                end: base.plus(10),
+                file: place.file,
+                generation: place.generation,
+                at: place.at,
+                bytes: RUN,
+                crc: 1,
+                run_sequence: place.run_sequence,
+                append_first_ms: 0,
+                append_last_ms: 0,
+                max_timestamp_ms: 0,
+                producers: Vec::new(),
+            };
+            self.segments.apply_run(&run).unwrap();
+            self.segments.put_back(place.file);
+            Some(place)
+        }
+
+        fn free_all(&mut self, log: TopicPartition) -> FrameSequence {
+            self.sequence += 1;
+            for free in self.segments.all_of(log) {
+                self.segments.apply_free(FrameSequence(self.sequence), &free).unwrap();
+            }
+            FrameSequence(self.sequence)
+        }
+    }
+
+    #[test]
+    fn files_are_zero_filled_and_flushed_before_one_flush_may_cover_them() {
+        let mut shard = Shard::new();
+        assert_eq!(
+            shard.drive.disk.names(),
+            ["/data/files/00000001-00000000", "/data/files/00000001-00000001"]
+        );
+        assert!(shard.drive.disk.is_durable_zeros("/data/files/00000001-00000000"));
+        let place = shard.put(log(1), Purpose::Direct).unwrap();
+        assert_eq!((place.at, place.run_sequence, place.flush), (0, 0, PlaceFlush::Cycle));
+        assert_eq!(place.generation, Generation(1));
+        let second = shard.put(log(1), Purpose::Direct).unwrap();
+        assert_eq!((second.file, second.at, second.previous_crc), (place.file, u64::from(RUN), 1));
+        assert_eq!(second.assign, None);
+    }
+
+    #[test]
+    fn a_log_that_fills_its_file_gets_a_larger_one() {
+        let mut shard = Shard::new();
+        let mut sizes = Vec::new();
+        while sizes.len() < 12 {
+            shard.settle();
+            if let Some(place) = shard.put(log(1), Purpose::Direct)
+                && place.assign.is_some()
+            {
+                sizes.push(shard.segments.table.get(place.file).unwrap().bytes);
+            }
+        }
+        assert_eq!(sizes[..4], CLASSES);
+        assert!(sizes[4..].iter().all(|s| *s == CLASSES[3]), "{sizes:?}");
+    }
+
+    #[test]
+    fn the_last_ready_file_is_held_back_for_what_must_not_wait() {
+        let mut shard = Shard::new();
+        shard.put(log(1), Purpose::Direct).unwrap();
+        assert_eq!(shard.put(log(2), Purpose::Direct), None);
+        assert!(shard.put(log(3), Purpose::Settling).is_some());
+    }
+
+    #[test]
+    fn a_file_made_while_a_log_waits_is_used_at_once_with_a_flush_of_its_own() {
+        let mut shard = Shard::new();
+        shard.put(log(1), Purpose::Direct).unwrap();
+        assert_eq!(shard.put(log(2), Purpose::Direct), None);
+        shard.settle();
+        let mut own = 0;
+        for n in 2..6 {
+            let Some(place) = shard.put(log(n), Purpose::Direct) else { continue };
+            let allocated = place.file.number() >= ALLOCATED;
+            assert_eq!(place.flush == PlaceFlush::Own, allocated, "{place:?}");
+            own += usize::from(allocated);
+        }
+        assert!(own > 0);
+    }
+
+    #[test]
+    fn a_freed_file_is_handed_out_only_when_a_mark_has_passed_its_free() {
+        let mut shard = Shard::new();
+        let old = shard.put(log(1), Purpose::Settling).unwrap();
+        shard.put(log(2), Purpose::Settling).unwrap();
+        let freed = shard.free_all(log(1));
+        let mut logs = 3;
+        let mut handed_out = |shard: &mut Shard| {
+            // As many files as the pool will give.
+            let mut files = Vec::new();
+            for _ in 0..8 {
+                shard.settle();
+                logs += 1;
+                files.extend(shard.put(log(logs), Purpose::Settling).map(|p| (p.file, p.generation)));
+            }
+            files
+        };
+        shard.segments.on_marked(FrameSequence(freed.0 - 1));
+        assert!(handed_out(&mut shard).iter().all(|(file, _)| *file != old.file));
+        shard.segments.on_marked(freed);
+        assert!(handed_out(&mut shard).contains(&(old.file, Generation(2))));
+    }
+
+    #[test]
+    fn the_table_of_a_replay_is_that_of_the_live_shard() {
+        let mut shard = Shard::new();
+        for n in 0..40u8 {
+            shard.settle();
+            shard.put(log(n % 3), Purpose::Settling);
+            if n == 20 {
+                let freed = shard.free_all(log(0));
+                shard.segments.on_marked(freed);
+            }
+        }
+        let state = shard.segments.state();
+        let mut again = Segments::restore(config(), &state).unwrap();
+        again.check();
+        assert_eq!(again.state(), state);
+        again.opened(&mut shard.drive.disk, Rot::Absent).unwrap();
+        again.on_marked(FrameSequence(shard.sequence));
+        assert_eq!(again.state(), state);
+        // It goes on where the other stood, with new numbers for new files.
+        let taken: BTreeSet<FileId> = shard.segments.table.iter().map(|(file, _)| file).collect();
+        let mut shard = Shard { segments: again, ..shard };
+        shard.drive.close_all();
+        for n in 50..70 {
+            shard.settle();
+            if let Some(place) = shard.put(log(n), Purpose::Settling) {
+                let fresh = !taken.contains(&place.file);
+                assert!(fresh || place.generation > Generation(1), "{place:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn files_that_nobody_names_are_filled_again_but_left_alone_after_rot() {
+        let mut shard = Shard::new();
+        let name = "/data/files/00000001-00000007";
+        for rot in [Rot::Present, Rot::Absent] {
+            shard.drive.close_all();
+            shard.drive.disk.put(name, &vec![9; 32 << 10]);
+            shard.drive.disk.put("/data/files/00000001-00000008", b"half made");
+            shard.segments = Segments::new(config());
+            shard.segments.opened(&mut shard.drive.disk, rot).unwrap();
+            shard.settle();
+            assert_eq!(shard.drive.disk.is_durable_zeros(name), rot == Rot::Absent);
+            let half = shard.drive.disk.names().contains(&"/data/files/00000001-00000008".to_owned());
+            assert_eq!(half, rot == Rot::Present);
+        }
+        assert!(shard.put(log(1), Purpose::Settling).is_some());
+    }
+
+    #[test]
+    fn a_full_drive_is_said_and_tried_again_until_there_is_room() {
+        let mut shard = Shard::new();
+        shard.drive.full = true;
+        let mut given = 0;
+        for n in 1..6 {
+            given += usize::from(shard.put(log(n), Purpose::Settling).is_some());
+            shard.settle();
+        }
+        assert_eq!(given, 2, "the ready files");
+        assert!(shard.segments.full().unwrap().is_full());
+        shard.drive.full = false;
+        shard.drive.pass(2_000_000_000);
+        shard.settle();
+        assert_eq!(shard.segments.full(), None);
+        assert!(shard.put(log(9), Purpose::Settling).is_some());
+        assert!(
+            shard.drive.disk.names().iter().all(|n| shard.drive.disk.len_of(n) >= 32 << 10),
+            "no half-made file"
+        );
+    }
+
+    #[test]
+    fn what_no_sound_shard_writes_is_refused() {
+        let mut table = FileTable::default();
+        let file = FileId::new(JournalId(1), 0);
+        let assign = |generation, base| Assign {
+            file,
+            generation: Generation(generation),
+            log: log(1),
+            base: Offset(base),
+        };
+        assert!(table.assign(&assign(2, 0)).is_err(), "a generation is left out");
+        table.assign(&assign(1, 0)).unwrap();
+        assert!(table.assign(&assign(2, 0)).is_err(), "it has an owner");
+        let free = |generation| Free { file, generation: Generation(generation) };
+        assert!(table.free(FrameSequence(1), &free(2)).is_err(), "another generation");
+        table.free(FrameSequence(1), &free(1)).unwrap();
+        assert!(table.free(FrameSequence(2), &free(1)).is_err(), "twice");
+    }
+}
