@@ -1,4 +1,5 @@
 //! The glommio reactor keeps the contract of `Op` and `Event`, on this machine's drive and loopback.
+#![expect(clippy::unwrap_used, reason = "all of this file is test code, its helpers too")]
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
