@@ -22,4 +22,5 @@ pub mod glommio;
 pub mod mailbox;
 pub mod net;
 pub mod op;
+pub mod probe;
 pub mod setup;

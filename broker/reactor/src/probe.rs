@@ -1,0 +1,83 @@
+//! What a reactor needs of the machine, asked before anything is made: io_uring, lockable memory, descriptors, direct I/O.
+
+use std::io;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use crate::file::nameless_block;
+
+/// Bytes that glommio wants to be able to lock in memory for each of its rings' buffers.
+pub const LOCKED_BYTES_MIN: u64 = 512 << 10;
+
+/// Whether this process may make an io_uring.
+///
+/// # Errors
+/// ENOSYS: the kernel has none; EPERM: a policy forbids it (sysctl, container); ENOMEM: too little lockable memory.
+pub fn io_uring() -> io::Result<()> {
+    // struct io_uring_params, all zeros: no flags.
+    let mut params = [0u8; 120];
+    #[expect(unsafe_code, reason = "nix has no call for io_uring_setup")]
+    // SAFETY: the kernel reads and writes at most the 120 bytes of `struct io_uring_params` at the pointer, which lives
+    // and is exclusive until the call returns.
+    let fd = unsafe { nix::libc::syscall(nix::libc::SYS_io_uring_setup, 4, params.as_mut_ptr()) };
+    let fd = Errno::result(fd)?;
+    #[expect(unsafe_code, reason = "the descriptor is a number from a raw call")]
+    // SAFETY: the call above has just made this descriptor; nobody else knows it.
+    drop(unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd as i32) });
+    Ok(())
+}
+
+/// A limit of the process after it has been raised as far as allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Raised {
+    /// What may be used now.
+    pub now: u64,
+    /// What only a privileged user can raise.
+    pub hard: u64,
+}
+
+/// Raises the limit of memory that may be locked as far as this user may.
+pub fn raise_locked_bytes() -> io::Result<Raised> {
+    raise(Resource::RLIMIT_MEMLOCK)
+}
+
+/// Raises the limit of open descriptors as far as this user may.
+pub fn raise_open_files() -> io::Result<Raised> {
+    raise(Resource::RLIMIT_NOFILE)
+}
+
+fn raise(resource: Resource) -> io::Result<Raised> {
+    let (soft, hard) = getrlimit(resource)?;
+    if soft < hard && setrlimit(resource, hard, hard).is_ok() {
+        return Ok(Raised { now: hard, hard });
+    }
+    Ok(Raised { now: soft, hard })
+}
+
+/// Whether files in this directory can be read and written past the page cache. Leaves nothing behind.
+///
+/// # Errors
+/// EINVAL: they cannot. A filesystem without nameless files passes here and is told by the first file that is made.
+pub fn direct_io(dir: &Path) -> io::Result<()> {
+    match nameless_block(dir) {
+        Ok(_) => Ok(()),
+        Err(e) if matches!(e.raw_os_error(), Some(nix::libc::EOPNOTSUPP | nix::libc::EISDIR | nix::libc::ENOENT)) => {
+            Ok(())
+        }
+        Err(e) => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_of_the_projects_kind_passes() {
+        io_uring().unwrap();
+        direct_io(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap();
+        assert!(raise_open_files().unwrap().now >= 256);
+    }
+}
