@@ -287,7 +287,9 @@ impl RawConfig {
                  and delete everything",
             );
             let current = listen.to_string();
-            self.problems.push(problem.at(self.place("listen")).limits("127.0.0.0/8 or ::1 without --insecure", current));
+            self.problems.push(
+                problem.at(self.place("listen")).limits("127.0.0.0/8 or ::1 without --insecure", current),
+            );
         }
         let complete = || {
             Some(Config {
@@ -357,7 +359,9 @@ impl RawConfig {
     }
 
     fn place(&self, name: &str) -> String {
-        self.values.get(name).map_or_else(|| format!("default of `{name}`"), |(_, origin)| place(name, origin))
+        self.values
+            .get(name)
+            .map_or_else(|| format!("default of `{name}`"), |(_, origin)| place(name, origin))
     }
 }
 
@@ -416,7 +420,13 @@ pub fn document() -> String {
     for key in KEYS {
         let default = if key.default.is_empty() { "none".into() } else { format!("`{}`", key.default) };
         let unit = if key.unit.is_empty() { String::new() } else { format!(" {}", key.unit) };
-        let _ = write!(text, "\n## {}\n\n{}; default: {default}{unit}\n\n{}\n", key.name, key.kind.describe(), key.doc);
+        let _ = write!(
+            text,
+            "\n## {}\n\n{}; default: {default}{unit}\n\n{}\n",
+            key.name,
+            key.kind.describe(),
+            key.doc
+        );
     }
     text
 }
@@ -432,14 +442,15 @@ mod tests {
     #[test]
     fn defaults_are_complete_and_listen_on_this_machine_alone() {
         let config = RawConfig::new().check().unwrap();
-        assert_eq!(config.listen, LISTEN.parse().unwrap());
+        assert_eq!(config.listen, LISTEN.parse::<SocketAddr>().unwrap());
         assert_eq!(config.volatile, Volatile::Refused);
         assert_eq!(config.shards, Shards::AsFound);
     }
 
     #[test]
     fn the_command_line_wins_over_the_file() {
-        let raw = RawConfig::new().with_file(Path::new("a.toml"), "shards = 3\nnode = 7\n").with("shards", "2");
+        let raw =
+            RawConfig::new().with_file(Path::new("a.toml"), "shards = 3\nnode = 7\n").with("shards", "2");
         let config = raw.check().unwrap();
         assert_eq!((config.shards, config.node), (Shards::Exactly(2), NodeId(7)));
     }

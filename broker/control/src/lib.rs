@@ -4,7 +4,6 @@
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -65,17 +64,15 @@ impl Log {
 #[derive(Debug)]
 pub struct Control {
     log: Option<Log>,
-    signals: mpsc::Receiver<Signal>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Whether the control thread takes the process's signals.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What the control thread does about the process's signals.
 pub enum Signals {
-    /// It does: a first SIGTERM or SIGINT is told, a second one ends the process at once.
-    Taken,
-    /// An embedding program has its own ways.
-    Left,
+    /// Takes them: a first SIGTERM or SIGINT is told by this call, a second one ends the process at once.
+    Tell(Box<dyn FnMut(Signal) + Send>),
+    /// Nothing: an embedding program has its own ways.
+    Leave,
 }
 
 impl Control {
@@ -85,40 +82,34 @@ impl Control {
     /// If the kernel refuses a thread, a descriptor or a signal handler.
     pub fn start(signals: Signals) -> std::io::Result<Control> {
         let (lines, to_write) = queue::channel(LINES_MAX);
-        let (tell, told) = mpsc::channel();
         let log = Log { lines, dropped: Arc::default() };
         let dropped = Arc::clone(&log.dropped);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let streams = match signals {
-            Signals::Taken => {
+            Signals::Tell(tell) => {
                 let _inside = runtime.enter();
-                Some((signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?))
+                Some((signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, tell))
             }
-            Signals::Left => None,
+            Signals::Leave => None,
         };
         let thread = std::thread::Builder::new().name("control".into()).spawn(move || {
             runtime.block_on(async {
                 let writing = write_lines(to_write, dropped);
                 match streams {
-                    Some(streams) => tokio::select! {
+                    Some((terminate, interrupt, tell)) => tokio::select! {
                         () = writing => {}
-                        () = tell_signals(streams, tell) => {}
+                        () = tell_signals(terminate, interrupt, tell) => {}
                     },
                     None => writing.await,
                 }
             });
         })?;
-        Ok(Control { log: Some(log), signals: told, thread: Some(thread) })
+        Ok(Control { log: Some(log), thread: Some(thread) })
     }
 
     /// A way to write log lines.
     pub fn log(&self) -> Log {
         self.log.clone().expect("present until the control thread is dropped")
-    }
-
-    /// Waits for a signal that asks the process to end; none, ever, if signals were left alone.
-    pub fn wait_for_signal(&self) -> Option<Signal> {
-        self.signals.recv().ok()
     }
 }
 
@@ -144,7 +135,7 @@ async fn write_lines(mut lines: queue::Receiver<String>, dropped: Arc<AtomicU64>
     }
 }
 
-async fn tell_signals((mut terminate, mut interrupt): (Stream, Stream), tell: mpsc::Sender<Signal>) {
+async fn tell_signals(mut terminate: Stream, mut interrupt: Stream, mut tell: Box<dyn FnMut(Signal) + Send>) {
     /// What a shell expects of a process that ctrl-C has ended.
     const EXIT_INTERRUPTED: i32 = 130;
     let mut told = false;
@@ -157,7 +148,7 @@ async fn tell_signals((mut terminate, mut interrupt): (Stream, Stream), tell: mp
             std::process::exit(EXIT_INTERRUPTED);
         }
         told = true;
-        let _ = tell.send(signal);
+        tell(signal);
     }
 }
 
@@ -168,7 +159,11 @@ fn utc(time: SystemTime) -> String {
     let (days, second) = (since.as_secs() / DAY_S, since.as_secs() % DAY_S);
     let (year, month, day) = civil(days);
     let (hour, minute) = (second / 3600, second / 60 % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{:02}.{:03}Z", second % 60, since.subsec_millis())
+    format!(
+        "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{:02}.{:03}Z",
+        second % 60,
+        since.subsec_millis()
+    )
 }
 
 /// Year, month and day of a count of days since 1970-01-01, in the Gregorian calendar: years begin in March here, so that the
@@ -205,7 +200,7 @@ mod tests {
 
     #[test]
     fn the_thread_ends_when_nobody_has_anything_to_say_any_more() {
-        let control = Control::start(Signals::Left).unwrap();
+        let control = Control::start(Signals::Leave).unwrap();
         let log = control.log();
         log.line(Severity::Info, "a line of a test");
         drop(log);

@@ -220,6 +220,15 @@ fn physical_block_bytes(block_dir: &Path) -> Option<u32> {
     })
 }
 
+/// Bytes that an unprivileged process may still write on the filesystem of a directory.
+///
+/// # Errors
+/// If the kernel does not say.
+pub fn free_bytes(dir: &Path) -> std::io::Result<u64> {
+    let stat = nix::sys::statvfs::statvfs(dir)?;
+    Ok(stat.blocks_available() * stat.fragment_size())
+}
+
 /// The right to serve a directory, held by one process at a time until it is dropped or the process ends.
 #[derive(Debug)]
 pub struct DirLock {

@@ -63,7 +63,12 @@ fn raise(resource: Resource) -> io::Result<Raised> {
 pub fn direct_io(dir: &Path) -> io::Result<()> {
     match nameless_block(dir) {
         Ok(_) => Ok(()),
-        Err(e) if matches!(e.raw_os_error(), Some(nix::libc::EOPNOTSUPP | nix::libc::EISDIR | nix::libc::ENOENT)) => {
+        Err(e)
+            if matches!(
+                e.raw_os_error(),
+                Some(nix::libc::EOPNOTSUPP | nix::libc::EISDIR | nix::libc::ENOENT)
+            ) =>
+        {
             Ok(())
         }
         Err(e) => Err(e),

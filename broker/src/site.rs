@@ -1,0 +1,341 @@
+//! The place where a broker's data lies: made if it is absent, locked, its storage judged, its superblock open.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tidegate_protocol::disk::superblock::SHARDS_MAX;
+use tidegate_protocol::ids::{ClusterId, Incarnation, JournalId, NodeId};
+use tidegate_reactor::disk::StdDisk;
+use tidegate_reactor::facts::{DirLock, LockError, StorageFacts};
+use tidegate_reactor::{cpu, probe};
+
+use crate::config::{Config, Shards, Volatile};
+use crate::datadir::{self, DataDir, Found, OpenError, Wanted};
+use crate::limits::Limits;
+use crate::log::flush_rule::FlushRule;
+use crate::problem::Problem;
+
+/// A locked data directory with its superblock.
+#[derive(Debug)]
+pub struct Site {
+    root: PathBuf,
+    disk: StdDisk,
+    dir: DataDir,
+    incarnation: Incarnation,
+    storage: StorageFacts,
+    rule: FlushRule,
+    made: Made,
+    _lock: DirLock,
+}
+
+/// Directories that this start has made, the outermost first.
+#[derive(Debug)]
+struct Made(Vec<PathBuf>);
+
+impl Site {
+    /// Opens or makes the directory, judges its storage, raises the incarnation.
+    ///
+    /// # Errors
+    /// If it cannot be served. What was made for it is gone again then.
+    pub fn open(config: &Config) -> Result<Site, Problem> {
+        let root = config.data.clone();
+        let made = Made::make(&root)?;
+        let opened = Site::open_in(config, &root);
+        match opened {
+            Ok((disk, dir, incarnation, storage, rule, lock)) => {
+                Ok(Site { root, disk, dir, incarnation, storage, rule, made, _lock: lock })
+            }
+            Err(problem) => {
+                made.unmake();
+                Err(problem)
+            }
+        }
+    }
+
+    #[expect(clippy::type_complexity, reason = "the parts of a `Site`, taken apart once")]
+    fn open_in(
+        config: &Config,
+        root: &Path,
+    ) -> Result<(StdDisk, DataDir, Incarnation, StorageFacts, FlushRule, DirLock), Problem> {
+        let place = || format!("--data {}", root.display());
+        check_direct(root)?;
+        let lock = DirLock::take(&root.join("lock")).map_err(|e| lock_problem(&e))?;
+        let storage = gather(root)?;
+        let (journals, files) = (datadir::journal_dir(root), datadir::files_dir(root));
+        let of = |dir: &Path| if dir.exists() { gather(dir) } else { Ok(storage.clone()) };
+        let rule = FlushRule::decide(&of(&journals)?, &of(&files)?).map_err(|e| {
+            let fix = "put the data directory on a drive with blocks of at most 4096 bytes";
+            Problem::new("the drive's physical blocks are too large", fix)
+                .at(place())
+                .limits("4096 bytes", format!("{} bytes", e.found))
+        })?;
+        let wanted = Wanted {
+            cluster: config.cluster,
+            cluster_if_new: ClusterId(uuid::Uuid::new_v4().into_bytes()),
+            node: config.node,
+            shard_count: shard_count(config.shards),
+        };
+        if !root.join("superblock").exists() {
+            check_room(root, wanted.shard_count)?;
+        }
+        let mut disk = StdDisk::new();
+        let opened = DataDir::open(&mut disk, root, &wanted, &mut |disk, journal| {
+            crate::unit::make_journal(disk, root, &wanted, journal)
+        });
+        let mut dir = opened.map_err(|e| open_problem(&e))?;
+        let count = dir.superblock().layout.journals.len();
+        if let Shards::Exactly(asked) = config.shards
+            && usize::from(asked) != count
+        {
+            let fix = format!("start it with --shards {count}, or without --shards");
+            return Err(Problem::new("the data directory has another number of shards", fix)
+                .at(place())
+                .limits(format!("{count} shards"), format!("{asked} asked for")));
+        }
+        let incarnation = dir.raise(&mut disk).map_err(|e| open_problem(&e))?;
+        Ok((disk, dir, incarnation, storage, rule, lock))
+    }
+
+    /// The data directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Raised and flushed for this start.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// The cluster and node that the directory belongs to.
+    pub fn identity(&self) -> (ClusterId, NodeId) {
+        let superblock = self.dir.superblock();
+        (superblock.cluster, superblock.node)
+    }
+
+    /// The journals, one a shard, by shard.
+    pub fn journals(&self) -> &[JournalId] {
+        &self.dir.superblock().layout.journals
+    }
+
+    /// How many flushes make a cycle durable here.
+    pub fn flush_rule(&self) -> &FlushRule {
+        &self.rule
+    }
+
+    /// What an operator has to be told at every start.
+    pub fn warnings(&self, config: &Config) -> Vec<String> {
+        match (&self.rule, config.volatile) {
+            (FlushRule::OneFlush, _) => Vec::new(),
+            (FlushRule::OwnFlush { why }, _) => {
+                vec![format!("each data file is flushed by itself, which is slower: {why}")]
+            }
+            (FlushRule::MemoryOnly { why }, Volatile::Allowed) => {
+                vec![format!(
+                    "nothing survives a power loss, and acks=1 is answered all the same (--allow-volatile): {why}"
+                )]
+            }
+            (FlushRule::MemoryOnly { why }, Volatile::Refused) => vec![format!(
+                "acks=1 is refused on durable topics, because nothing survives a power loss here: {why}; put the data \
+                 directory on a drive, or accept the loss with --allow-volatile"
+            )],
+        }
+    }
+
+    /// What a person wants to know.
+    pub fn facts(&self) -> Vec<(String, String)> {
+        let durability = match &self.rule {
+            FlushRule::OneFlush | FlushRule::OwnFlush { .. } => "disk: acks=1 survives a power loss",
+            FlushRule::MemoryOnly { .. } => "memory: nothing survives a power loss",
+        };
+        let data_dir = fs::canonicalize(&self.root).unwrap_or_else(|_| self.root.clone());
+        let cores: Vec<String> = cpu::allowed().iter().map(usize::to_string).collect();
+        [
+            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("data_dir", data_dir.display().to_string()),
+            ("filesystem", self.storage.filesystem.name().to_owned()),
+            ("flush_rule", self.rule.to_string()),
+            ("durability", durability.to_owned()),
+            ("shards", self.journals().len().to_string()),
+            ("cores", cores.join(",")),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .to_vec()
+    }
+
+    /// After a clean stop.
+    pub fn close(mut self) {
+        self.dir.close(&mut self.disk);
+    }
+
+    /// After a start that has failed: what this start has made is removed, if it holds no promise.
+    pub fn abandon(mut self) {
+        let found = self.dir.found();
+        self.dir.close(&mut self.disk);
+        if found == Found::New {
+            self.made.unmake();
+        }
+    }
+}
+
+impl Made {
+    fn make(root: &Path) -> Result<Made, Problem> {
+        let missing: Vec<PathBuf> =
+            root.ancestors().take_while(|dir| is_missing(dir)).map(Path::to_owned).collect();
+        let made = Made(missing.into_iter().rev().collect());
+        for dir in &made.0 {
+            if let Err(e) = fs::create_dir(dir) {
+                made.unmake();
+                return Err(explain_io("cannot make the data directory", dir.display().to_string(), &e));
+            }
+        }
+        if root.is_dir() {
+            return Ok(made);
+        }
+        let fix = "give a directory with --data, or a path where there is nothing yet";
+        Err(Problem::new("the data directory is not a directory", fix)
+            .at(format!("--data {}", root.display())))
+    }
+
+    /// Only directories that this start has made; nothing acknowledged can lie in them.
+    fn unmake(&self) {
+        if let Some(outermost) = self.0.first() {
+            let _ = fs::remove_dir_all(outermost);
+        }
+    }
+}
+
+fn is_missing(dir: &Path) -> bool {
+    !dir.as_os_str().is_empty()
+        && matches!(fs::symlink_metadata(dir), Err(e) if e.kind() == io::ErrorKind::NotFound)
+}
+
+fn gather(dir: &Path) -> Result<StorageFacts, Problem> {
+    StorageFacts::gather(dir)
+        .map_err(|e| explain_io("cannot find out about the storage", dir.display().to_string(), &e))
+}
+
+/// Shards of a directory that is made now.
+fn shard_count(shards: Shards) -> u16 {
+    match shards {
+        Shards::Exactly(count) => count,
+        Shards::AsFound => u16::try_from(cpu::allowed().len().clamp(1, SHARDS_MAX)).expect("bounded above"),
+    }
+}
+
+fn check_direct(root: &Path) -> Result<(), Problem> {
+    let place = format!("--data {}", root.display());
+    match probe::direct_io(root) {
+        Ok(()) => Ok(()),
+        Err(e) if e.raw_os_error() == Some(EINVAL) => Err(Problem::new(
+            "the filesystem of the data directory does not support direct I/O (O_DIRECT)",
+            "put the data directory on ext4 or XFS",
+        )
+        .at(place)
+        .limits("a filesystem with O_DIRECT", filesystem_of(root))),
+        Err(e) => Err(explain_io("cannot write in the data directory", place, &e)),
+    }
+}
+
+fn filesystem_of(dir: &Path) -> String {
+    StorageFacts::gather(dir).map_or_else(|_| "unknown".into(), |facts| facts.filesystem.name().to_owned())
+}
+
+/// Space for the journals, before any of them is begun.
+fn check_room(root: &Path, shards: u16) -> Result<(), Problem> {
+    let limits = Limits::DEFAULT;
+    let needed = u64::from(shards) * (limits.ring_bytes() + 3 * limits.checkpoint_slot_bytes) + (64 << 20);
+    let Ok(free) = tidegate_reactor::facts::free_bytes(root) else { return Ok(()) };
+    if free >= needed {
+        return Ok(());
+    }
+    let fix = "free space, give another --data, or start with fewer --shards";
+    Err(Problem::new("too little space for the journals of a new data directory", fix)
+        .at(format!("--data {}", root.display()))
+        .limits(format!("{} MiB free for {shards} shards", needed >> 20), format!("{} MiB free", free >> 20)))
+}
+
+fn lock_problem(error: &LockError) -> Problem {
+    match error {
+        LockError::Held { path, holder } => {
+            let holder =
+                if holder.is_empty() { "another process".into() } else { format!("process {holder}") };
+            Problem::new(
+                "another process serves this data directory",
+                "stop that one, or give another --data",
+            )
+            .at(path.display().to_string())
+            .limits("one process at a time", format!("{holder} holds the lock"))
+        }
+        LockError::File { path, error } => {
+            explain_io("cannot lock the data directory", path.display().to_string(), error)
+        }
+    }
+}
+
+fn open_problem(error: &OpenError) -> Problem {
+    match error {
+        OpenError::Disk { doing, path, fault } => {
+            let error = io::Error::from_raw_os_error(fault.errno);
+            explain_io(
+                format!("cannot {doing} what belongs to the data directory"),
+                path.display().to_string(),
+                &error,
+            )
+        }
+        OpenError::NotOurs { root, names } => Problem::new(
+            "the directory holds other things and no data of Tidegate",
+            "give an empty or absent directory with --data",
+        )
+        .at(format!("--data {}", root.display()))
+        .limits(
+            "a data directory or an empty one",
+            format!("{} other entries, `{}` among them", names.len(), names[0]),
+        ),
+        OpenError::NewerFormat { path, found } => Problem::new(
+            "the data directory was written by a later version",
+            "start the version that wrote it, or a later one",
+        )
+        .at(path.display().to_string())
+        .limits(format!("format {}", tidegate_protocol::disk::superblock::FORMAT), format!("format {found}")),
+        OpenError::ForeignCluster { root, found, wanted } => Problem::new(
+            "the data directory belongs to another cluster",
+            "give the right --data, or the right --cluster",
+        )
+        .at(format!("--data {}", root.display()))
+        .limits(format!("cluster {wanted}"), format!("cluster {found}")),
+        OpenError::ForeignNode { root, found, wanted } => Problem::new(
+            "the data directory belongs to another node",
+            "give the right --data, or the right --node",
+        )
+        .at(format!("--data {}", root.display()))
+        .limits(format!("node {wanted}"), format!("node {found}")),
+        OpenError::Damaged { path, .. } => Problem::new(
+            error.to_string(),
+            "nothing was changed; check the drive, and restore this file from a backup of the directory",
+        )
+        .at(path.display().to_string()),
+    }
+}
+
+const EINVAL: i32 = 22;
+
+/// What the kernel refused, and what to do about it.
+pub fn explain_io(cause: impl Into<String>, place: impl Into<String>, error: &io::Error) -> Problem {
+    let cause = format!("{}: {error}", cause.into());
+    let fix = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "give the broker's user permission to read and write there, or give another place"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => "mount it for writing, or give another place",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "free space there, or give another place"
+        }
+        io::ErrorKind::NotADirectory => "a part of the path is a file: correct the path",
+        _ if error.raw_os_error() == Some(EMFILE) => "raise the limit of open files: `ulimit -n 65536`",
+        _ => "see what the kernel says (`dmesg`), or give another place",
+    };
+    Problem::new(cause, fix).at(place)
+}
+
+const EMFILE: i32 = 24;

@@ -1,0 +1,377 @@
+//! Boot order and shutdown order.
+//!
+//! ```text
+//! machine -> listener bound -> directory, lock, storage facts -> superblock, incarnation
+//!         -> a thread a shard: recover, then turn -> all serve -> accept -> port file
+//! stop: no more accepting -> every shard drains, flushes, writes its checkpoint -> join -> superblock closed -> lock
+//! ```
+//! A start that fails leaves nothing behind that it has made; an existing data directory is as it was.
+
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use tidegate_control::{Control, Log, Severity, Signal, Signals};
+use tidegate_reactor::mailbox::{Door, Order};
+use tidegate_reactor::op::Letter;
+use tidegate_reactor::setup::{Setup, setups};
+use tidegate_reactor::{cpu, glommio, net};
+
+use crate::config::{Config, Pinning};
+use crate::problem::{Problem, StartError};
+use crate::site::{Site, explain_io};
+use crate::unit::{self, Told, UnitPlan};
+
+/// A broker that serves.
+#[derive(Debug)]
+pub struct Running {
+    /// Where clients connect.
+    pub addr: SocketAddr,
+    /// What a person wants to know about it: `version`, `data_dir`, `filesystem`, `flush_rule`, `durability`, `shards`, `cores`,
+    /// `listen`, `reactor`.
+    pub facts: Vec<(String, String)>,
+    site: Site,
+    units: Units,
+    happenings: mpsc::Receiver<Happening>,
+    port_file: Option<PathBuf>,
+    control: Control,
+}
+
+/// Why [`Running::wait`] has come back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// A signal asks for a stop.
+    Asked(Signal),
+    /// A shard has ended by itself.
+    Failed(Problem),
+}
+
+/// What the threads tell the one that started them.
+#[derive(Debug)]
+enum Happening {
+    Recovered,
+    Serving,
+    /// A shard's thread is at its end.
+    Ended(Result<(), Problem>),
+    Signal(Signal),
+}
+
+/// Whether the process's signals belong to the broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SignalsOf {
+    /// SIGTERM and SIGINT end [`Running::wait`].
+    Broker,
+    /// The program around it has its own ways.
+    Embedder,
+}
+
+/// Starts a broker in this process and returns when it serves. Signals are left alone.
+///
+/// # Errors
+/// Everything that is wrong with the configuration's values, the machine, the address, the directory or what lies in it.
+pub fn start(config: Config) -> Result<Running, StartError> {
+    start_with(config, SignalsOf::Embedder)
+}
+
+/// As [`start`], for a process that is nothing but a broker or not.
+///
+/// # Errors
+/// As for [`start`].
+pub fn start_with(config: Config, signals: SignalsOf) -> Result<Running, StartError> {
+    check_machine()?;
+    let (tell, happenings) = mpsc::channel();
+    let control = Control::start(signals_for(signals, &tell))
+        .map_err(|e| explain_io("cannot start the control thread", "control thread", &e))?;
+    let listener = net::listen(config.listen).map_err(|e| listen_problem(&config, &e))?;
+    let addr =
+        listener.local_addr().map_err(|e| explain_io("cannot listen", config.listen.to_string(), &e))?;
+    let log = control.log();
+
+    let mut site = Site::open(&config)?;
+    site.warnings(&config).iter().for_each(|text| log.line(Severity::Warn, text));
+    let units = match Units::start(&config, &mut site, &log, &tell, &happenings) {
+        Ok(units) => units,
+        Err(problem) => {
+            site.abandon();
+            return Err(problem.into());
+        }
+    };
+    units.doors[0].give(Order::Listen(listener));
+    let mut facts = site.facts();
+    facts.extend([("listen".into(), addr.to_string()), ("reactor".into(), "glommio".into())]);
+    let running = Running { addr, facts, site, units, happenings, port_file: config.port_file, control };
+    if let Err(problem) = running.write_port_file() {
+        // Stopping is the better part; its own trouble would hide the cause.
+        let _ = running.stop();
+        return Err(problem.into());
+    }
+    let shards = running.units.doors.len();
+    running.control.log().line(Severity::Info, &format!("serving on {addr}, {shards} shards"));
+    Ok(running)
+}
+
+impl Running {
+    /// Waits until there is a reason to stop.
+    pub fn wait(&self) -> Ended {
+        loop {
+            match self.happenings.recv() {
+                Ok(Happening::Signal(signal)) => return Ended::Asked(signal),
+                Ok(Happening::Ended(Err(problem))) => return Ended::Failed(problem),
+                Ok(Happening::Ended(Ok(()))) | Err(mpsc::RecvError) => {
+                    let fix = "see the log lines before; start it again, it recovers what was acknowledged";
+                    return Ended::Failed(Problem::new("a shard has ended by itself", fix));
+                }
+                Ok(Happening::Recovered | Happening::Serving) => {}
+            }
+        }
+    }
+
+    /// Drains, flushes, writes checkpoints, ends all threads.
+    ///
+    /// # Errors
+    /// What a shard or the superblock's file had to say at its end. Everything acknowledged is durable even so.
+    pub fn stop(self) -> Result<(), StartError> {
+        let log = self.control.log();
+        log.line(Severity::Info, "stopping: draining, flushing, writing checkpoints");
+        if let Some(path) = &self.port_file {
+            // A leftover would only mislead the next one who looks.
+            let _ = std::fs::remove_file(path);
+        }
+        let problems = self.units.stop();
+        self.site.close();
+        if !problems.is_empty() {
+            return Err(StartError { problems });
+        }
+        log.line(Severity::Info, "stopped");
+        Ok(())
+    }
+
+    /// By another name and a rename, so that nobody reads half an address.
+    fn write_port_file(&self) -> Result<(), Problem> {
+        let Some(path) = &self.port_file else { return Ok(()) };
+        let mut fresh = path.clone().into_os_string();
+        fresh.push(".new");
+        std::fs::write(&fresh, format!("{}\n", self.addr))
+            .and_then(|()| std::fs::rename(&fresh, path))
+            .map_err(|e| explain_io("cannot write the port file", path.display().to_string(), &e))
+    }
+}
+
+/// The threads of all shards.
+#[derive(Debug)]
+struct Units {
+    doors: Vec<Door>,
+    threads: Vec<JoinHandle<()>>,
+    /// How each thread ended, for [`Units::stop`].
+    ends: mpsc::Receiver<Problem>,
+}
+
+impl Units {
+    /// Starts a thread a shard, waits until all have recovered, lets them turn, waits until all serve.
+    fn start(
+        config: &Config,
+        site: &mut Site,
+        log: &Log,
+        tell: &mpsc::Sender<Happening>,
+        happenings: &mpsc::Receiver<Happening>,
+    ) -> Result<Units, Problem> {
+        let plans = unit::plans(config, site, log);
+        let count = plans.len();
+        let cores = cores_for(config, count);
+        let (setups, doors) =
+            setups(plans[0].count(), config.io_memory_bytes, report_to(tell.clone(), log.clone()));
+        let (end, ends) = mpsc::channel();
+        let mut units = Units { doors, threads: Vec::new(), ends };
+        let mut gates = Vec::new();
+        for ((plan, setup), core) in plans.into_iter().zip(setups).zip(cores) {
+            let (open_gate, gate) = mpsc::channel();
+            gates.push(open_gate);
+            let thread = ShardThread { plan, setup, core, gate, tell: tell.clone(), end: end.clone() };
+            let spawned = std::thread::Builder::new().name(format!("shard-{}", units.threads.len()));
+            let spawned = spawned.spawn(move || thread.run());
+            let spawned = spawned.map_err(|e| explain_io("cannot start a shard's thread", "shard", &e));
+            match spawned {
+                Ok(thread) => units.threads.push(thread),
+                Err(problem) => return Err(units.give_up(gates, problem)),
+            }
+        }
+        for _ in 0..count {
+            if let Err(problem) = next(happenings, |h| matches!(h, Happening::Recovered)) {
+                return Err(units.give_up(gates, problem));
+            }
+        }
+        for gate in &gates {
+            // A thread that has ended already has said why.
+            let _ = gate.send(());
+        }
+        for _ in 0..count {
+            if let Err(problem) = next(happenings, |h| matches!(h, Happening::Serving)) {
+                return Err(units.give_up(gates, problem));
+            }
+        }
+        Ok(units)
+    }
+
+    /// Closed gates end the threads that wait before them, an order the others.
+    fn give_up(self, gates: Vec<mpsc::Sender<()>>, problem: Problem) -> Problem {
+        drop(gates);
+        self.stop();
+        problem
+    }
+
+    fn stop(self) -> Vec<Problem> {
+        for door in &self.doors {
+            door.give(Order::StopListening);
+        }
+        for door in &self.doors {
+            door.give(Order::Letter(unit::stop_letter()));
+        }
+        for thread in self.threads {
+            // A panic has aborted the process already.
+            let _ = thread.join();
+        }
+        self.ends.try_iter().collect()
+    }
+}
+
+/// Everything that a shard's thread needs.
+struct ShardThread {
+    plan: UnitPlan,
+    setup: Setup,
+    core: Option<usize>,
+    gate: mpsc::Receiver<()>,
+    tell: mpsc::Sender<Happening>,
+    end: mpsc::Sender<Problem>,
+}
+
+impl ShardThread {
+    fn run(self) {
+        let ShardThread { plan, setup, core, gate, tell, end } = self;
+        let body = || {
+            if let Some(core) = core {
+                // Refused, the thread runs wherever the kernel puts it.
+                let _ = cpu::pin(core);
+            }
+            let mut unit = plan.recover()?;
+            let _ = tell.send(Happening::Recovered);
+            if gate.recv().is_err() {
+                return Ok(());
+            }
+            let name = format!("shard {}", setup.shard.0);
+            glommio::run(setup, &mut *unit).map_err(|fault| reactor_problem(&name, &fault))
+        };
+        match catch_unwind(AssertUnwindSafe(body)) {
+            Ok(result) => {
+                if let Err(problem) = &result {
+                    let _ = end.send(problem.clone());
+                }
+                let _ = tell.send(Happening::Ended(result));
+            }
+            // A bug of ours, already written to standard error: what the others know of this shard is wrong from here on.
+            Err(_) => std::process::abort(),
+        }
+    }
+}
+
+/// The next happening, which has to be the wanted one.
+fn next(happenings: &mpsc::Receiver<Happening>, wanted: impl Fn(&Happening) -> bool) -> Result<(), Problem> {
+    let interrupted = || Problem::new("the start was interrupted by a signal", "start it again");
+    loop {
+        match happenings.recv() {
+            Ok(Happening::Ended(Err(problem))) => return Err(problem),
+            Ok(Happening::Ended(Ok(()))) => {
+                return Err(Problem::new("a shard has ended before it served", "see the log lines before"));
+            }
+            Ok(Happening::Signal(_)) | Err(mpsc::RecvError) => return Err(interrupted()),
+            Ok(happening) if wanted(&happening) => return Ok(()),
+            Ok(Happening::Recovered | Happening::Serving) => {}
+        }
+    }
+}
+
+fn signals_for(signals: SignalsOf, tell: &mpsc::Sender<Happening>) -> Signals {
+    match signals {
+        SignalsOf::Embedder => Signals::Leave,
+        SignalsOf::Broker => {
+            let tell = tell.clone();
+            Signals::Tell(Box::new(move |signal| drop(tell.send(Happening::Signal(signal)))))
+        }
+    }
+}
+
+/// What shards report, as log lines and happenings.
+fn report_to(tell: mpsc::Sender<Happening>, log: Log) -> impl FnMut(Letter) + Clone + Send + 'static {
+    move |letter| match unit::understand(letter) {
+        Told::Serving => drop(tell.send(Happening::Serving)),
+        Told::Failed(problem) => {
+            log.line(Severity::Error, &problem.to_string());
+            let _ = tell.send(Happening::Ended(Err(problem)));
+        }
+        Told::Nothing => {}
+    }
+}
+
+/// A core for each shard, if there is one for each.
+fn cores_for(config: &Config, shards: usize) -> Vec<Option<usize>> {
+    let allowed = cpu::allowed();
+    match config.pinning {
+        Pinning::OneCoreEach if allowed.len() >= shards && shards > 1 => {
+            allowed.into_iter().take(shards).map(Some).collect()
+        }
+        Pinning::OneCoreEach | Pinning::None => vec![None; shards],
+    }
+}
+
+/// io_uring, lockable memory, descriptors.
+fn check_machine() -> Result<(), StartError> {
+    use tidegate_reactor::probe;
+    const OPEN_FILES_MIN: u64 = 256;
+    let mut problems = Vec::new();
+    if let Ok(locked) = probe::raise_locked_bytes()
+        && locked.now < probe::LOCKED_BYTES_MIN
+    {
+        let fix = "raise it: `ulimit -l unlimited`, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 of a container";
+        let limit = format!("at least {} bytes", probe::LOCKED_BYTES_MIN);
+        let problem = Problem::new("too little memory may be locked for io_uring", fix).at("RLIMIT_MEMLOCK");
+        problems.push(problem.limits(limit, format!("{} bytes", locked.now)));
+    }
+    if let Ok(files) = probe::raise_open_files()
+        && files.now < OPEN_FILES_MIN
+    {
+        let fix = "raise it: `ulimit -n 65536`, LimitNOFILE=65536 in a systemd unit";
+        let problem = Problem::new("too few files may be open", fix).at("RLIMIT_NOFILE");
+        problems.push(problem.limits(format!("at least {OPEN_FILES_MIN}"), files.now.to_string()));
+    }
+    if let Err(e) = probe::io_uring() {
+        let fix = "needed: Linux 5.8 or later, with io_uring allowed: `sysctl kernel.io_uring_disabled` must be 0 (or 1 with the \
+                   right group), and a container's seccomp profile must let it pass";
+        let problem = Problem::new("this process cannot use io_uring", fix).at("io_uring_setup");
+        problems.push(problem.limits("a kernel and a policy that allow it", e.to_string()));
+    }
+    if problems.is_empty() { Ok(()) } else { Err(StartError { problems }) }
+}
+
+fn listen_problem(config: &Config, error: &std::io::Error) -> Problem {
+    let place = format!("--listen {}", config.listen);
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => Problem::new(
+            "the address to listen on is in use",
+            "stop what listens there (`ss -ltnp` names it), or give another --listen; port 0 takes any free one",
+        )
+        .at(place)
+        .limits("one listener an address", "another process listens there"),
+        std::io::ErrorKind::AddrNotAvailable => Problem::new(
+            "the address to listen on is none of this machine",
+            "give one that `ip addr` shows, or 0.0.0.0 with --insecure for all of them",
+        )
+        .at(place),
+        _ => explain_io("cannot listen", place, error),
+    }
+}
+
+fn reactor_problem(place: &str, fault: &tidegate_reactor::op::Fault) -> Problem {
+    let fix = "raise the limit that is named (`ulimit -a` shows them), or start with fewer --shards";
+    Problem::new(format!("a shard's reactor does not start: {fault}"), fix).at(place)
+}

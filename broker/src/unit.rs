@@ -1,0 +1,144 @@
+//! What runs on a shard's thread: recovery of its logs, then its turns.
+
+use std::path::Path;
+
+use tidegate_control::{Log, Severity};
+use tidegate_protocol::disk::frame::JournalIdentity;
+use tidegate_protocol::ids::{JournalId, ShardId};
+use tidegate_reactor::disk::{Disk, StdDisk};
+use tidegate_reactor::op::{Event, Fault, Letter, Loop, Now, Op, Turn};
+
+use crate::config::{Config, Volatile};
+use crate::datadir::Wanted;
+use crate::limits::Limits;
+use crate::log::{Logs, OpenError, ShardBoot};
+use crate::problem::Problem;
+use crate::site::Site;
+
+/// All that a shard's thread needs to begin.
+#[derive(Debug)]
+pub struct UnitPlan {
+    boot: ShardBoot,
+    count: u16,
+    seed: u64,
+    volatile: Volatile,
+    advertise: String,
+}
+
+/// What a shard's report says.
+#[derive(Debug)]
+pub enum Told {
+    /// The shard has its topics and serves.
+    Serving,
+    /// The shard cannot serve.
+    Failed(Problem),
+    /// Nothing that concerns the start.
+    Nothing,
+}
+
+/// A plan for each shard.
+pub fn plans(config: &Config, site: &Site, log: &Log) -> Vec<UnitPlan> {
+    let (cluster, node) = site.identity();
+    let count = u16::try_from(site.journals().len()).expect("the superblock bounds the shards");
+    let plans = site.journals().iter().zip(0..).map(|(journal, shard)| {
+        let seed = uuid::Uuid::new_v4().as_u64_pair().0;
+        log.line(Severity::Info, &format!("shard {shard}: journal {:08x}, seed {seed:016x}", journal.0));
+        UnitPlan {
+            boot: ShardBoot {
+                root: site.root().to_owned(),
+                identity: JournalIdentity { cluster, node, journal: *journal },
+                incarnation: site.incarnation(),
+                shard: ShardId(shard),
+                limits: Limits::DEFAULT,
+                flush_rule: site.flush_rule().clone(),
+            },
+            count,
+            seed,
+            volatile: config.volatile,
+            advertise: config.advertise.clone(),
+        }
+    });
+    plans.collect()
+}
+
+impl UnitPlan {
+    /// The number of shards.
+    pub fn count(&self) -> u16 {
+        self.count
+    }
+
+    /// Recovers the shard's logs and makes the shard, on its own thread.
+    ///
+    /// # Errors
+    /// If what lies there cannot be served.
+    pub fn recover(self) -> Result<Box<dyn Turn>, Problem> {
+        let mut disk = StdDisk::new();
+        let shard = self.boot.shard;
+        let logs = Logs::open(&mut disk, self.boot).map_err(|e| recovery_problem(shard, &e))?;
+        Ok(Box::new(Idle { shard, _logs: logs, first: true }))
+    }
+}
+
+/// Makes the files of one journal of a new data directory.
+pub fn make_journal(
+    _disk: &mut dyn Disk,
+    _root: &Path,
+    _wanted: &Wanted,
+    _journal: JournalId,
+) -> Result<(), Fault> {
+    Ok(())
+}
+
+/// The order by which a shard drains and ends.
+pub fn stop_letter() -> Letter {
+    Box::new(Stop)
+}
+
+/// What a report means for the start.
+pub fn understand(letter: Letter) -> Told {
+    match letter.downcast::<Serving>() {
+        Ok(_) => Told::Serving,
+        Err(_) => Told::Nothing,
+    }
+}
+
+fn recovery_problem(shard: ShardId, error: &OpenError) -> Problem {
+    match error {
+        OpenError::Fault(fault) => Problem::new(
+            format!("shard {shard} cannot read or write its journal: {fault}"),
+            "see what the kernel says about the drive (`dmesg`); nothing acknowledged is lost by trying again",
+        )
+        .at(format!("shard {shard}")),
+        OpenError::Refused { file, cause } => Problem::new(
+            format!("shard {shard} refuses its journal: {cause}"),
+            "nothing was changed; look at it with `tg dump`, and restore the directory from a backup if the drive is at fault",
+        )
+        .at(file.display().to_string()),
+    }
+}
+
+struct Stop;
+struct Serving;
+
+struct Idle {
+    shard: ShardId,
+    _logs: Logs,
+    first: bool,
+}
+
+impl Turn for Idle {
+    fn turn(&mut self, _: Now, events: &mut Vec<Event>, ops: &mut Vec<Op>) -> Loop {
+        if std::mem::take(&mut self.first) {
+            ops.push(Op::Report { letter: Box::new(Serving) });
+        }
+        let mut goes_on = Loop::Continue;
+        for event in events.drain(..) {
+            match event {
+                Event::Accepted { socket } => ops.push(Op::Close { socket }),
+                Event::Order { letter } if letter.is::<Stop>() => goes_on = Loop::Stop,
+                _ => {}
+            }
+        }
+        goes_on
+    }
+}
