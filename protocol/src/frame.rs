@@ -227,6 +227,14 @@ pub fn split(bytes: &[u8], length_max: u32) -> Result<Split<'_>, DecodeError> {
     }))
 }
 
+/// What to put into the answer to a frame that cannot be read: the api and correlation that it claims, 0 where they have
+/// not come.
+pub fn claimed(bytes: &[u8]) -> (u8, u32) {
+    let mut r = Reader::new(bytes);
+    let prefix = r.fixed::<Prefix>("prefix");
+    prefix.map_or((0, 0), |prefix| (prefix.api, prefix.correlation.get()))
+}
+
 fn check_prefix(prefix: &Prefix, head: &[u8]) -> Result<Kind, DecodeError> {
     let computed = head_crc(prefix, head);
     let stored = prefix.head_crc.get();
@@ -335,6 +343,14 @@ mod tests {
             kind(&bytes[..4], 1000),
             Err(("length", DecodeErrorKind::BelowLimit { limit: 16, found: 15 }))
         );
+    }
+
+    #[test]
+    fn a_broken_frame_can_still_be_answered() {
+        let mut bytes = sample();
+        bytes[0] = 255;
+        assert_eq!(claimed(&bytes), (Api::Ping.number(), 7));
+        assert_eq!(claimed(&bytes[..19]), (0, 0));
     }
 
     #[test]

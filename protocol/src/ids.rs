@@ -16,6 +16,16 @@ impl TopicId {
     /// No topic.
     pub const NONE: TopicId = TopicId([0; 16]);
 
+    /// The identity in two random numbers: a version 4 UUID.
+    pub fn from_random(high: u64, low: u64) -> TopicId {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&high.to_be_bytes());
+        bytes[8..].copy_from_slice(&low.to_be_bytes());
+        bytes[6] = bytes[6] & 0x0f | 0x40;
+        bytes[8] = bytes[8] & 0x3f | 0x80;
+        TopicId(bytes)
+    }
+
     /// Whether the topic belongs to the broker and cannot be produced to or deleted by a client.
     pub fn is_internal(self) -> bool {
         self == TopicId::METADATA || self == TopicId::OFFSETS

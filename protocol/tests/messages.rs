@@ -70,7 +70,7 @@ fn stored() -> Vec<StoredOffset> {
     vec![first, second]
 }
 
-fn control_samples() -> Vec<Sample> {
+fn cluster_samples() -> Vec<Sample> {
     let hello = HelloRequest {
         version_min: 1,
         version_max: 3,
@@ -106,6 +106,18 @@ fn control_samples() -> Vec<Sample> {
             }],
         }],
     };
+    vec![
+        whole!("hello", HelloRequest, hello),
+        whole!("hello, any shard", HelloRequest, hello_any),
+        whole!("hello reply", HelloReply, hello_reply),
+        whole!("metadata, all", MetadataRequest, MetadataRequest::All),
+        whole!("metadata, named", MetadataRequest, MetadataRequest::Named(vec!["orders".to_owned()])),
+        whole!("metadata, none", MetadataRequest, MetadataRequest::Named(vec![])),
+        whole!("metadata reply", MetadataReply, metadata),
+    ]
+}
+
+fn topic_samples() -> Vec<Sample> {
     let described = DescribeTopicReply {
         topics: vec![TopicDescription {
             name: "orders".to_owned(),
@@ -130,6 +142,23 @@ fn control_samples() -> Vec<Sample> {
         settings: settings(),
     };
     let alter = AlterTopicRequest { name: "orders".to_owned(), partitions: 0, settings: settings() };
+    vec![
+        whole!("create_topic", CreateTopicRequest, create),
+        whole!("create_topic reply", CreateTopicReply, CreateTopicReply { topic: TopicId([9; 16]) }),
+        whole!("delete_topic", DeleteTopicRequest, DeleteTopicRequest { name: "orders".to_owned() }),
+        sample(
+            "delete_topic reply",
+            Done,
+            |m, out| m.encode(Api::DeleteTopic, 7, out),
+            |f| Done::decode(f, Api::DeleteTopic),
+        ),
+        whole!("alter_topic", AlterTopicRequest, alter),
+        whole!("describe_topic", DescribeTopicRequest, DescribeTopicRequest { names: vec!["a".to_owned()] }),
+        whole!("describe_topic reply", DescribeTopicReply, described),
+    ]
+}
+
+fn other_samples() -> Vec<Sample> {
     let init = ProducerInitRequest {
         transactional_id: None,
         transaction_timeout_ms: 0,
@@ -155,25 +184,6 @@ fn control_samples() -> Vec<Sample> {
     let error_new = ErrorBody { code: Err(9999), ..error.clone() };
     let read_error = |f: &Frame<'_>| ErrorBody::decode(f);
     vec![
-        whole!("hello", HelloRequest, hello),
-        whole!("hello, any shard", HelloRequest, hello_any),
-        whole!("hello reply", HelloReply, hello_reply),
-        whole!("metadata, all", MetadataRequest, MetadataRequest::All),
-        whole!("metadata, named", MetadataRequest, MetadataRequest::Named(vec!["orders".to_owned()])),
-        whole!("metadata, none", MetadataRequest, MetadataRequest::Named(vec![])),
-        whole!("metadata reply", MetadataReply, metadata),
-        whole!("create_topic", CreateTopicRequest, create),
-        whole!("create_topic reply", CreateTopicReply, CreateTopicReply { topic: TopicId([9; 16]) }),
-        whole!("delete_topic", DeleteTopicRequest, DeleteTopicRequest { name: "orders".to_owned() }),
-        sample(
-            "delete_topic reply",
-            Done,
-            |m, out| m.encode(Api::DeleteTopic, 7, out),
-            |f| Done::decode(f, Api::DeleteTopic),
-        ),
-        whole!("alter_topic", AlterTopicRequest, alter),
-        whole!("describe_topic", DescribeTopicRequest, DescribeTopicRequest { names: vec!["a".to_owned()] }),
-        whole!("describe_topic reply", DescribeTopicReply, described),
         whole!("producer_init", ProducerInitRequest, init),
         whole!("producer_init, new", ProducerInitRequest, init_new),
         whole!(
@@ -186,6 +196,10 @@ fn control_samples() -> Vec<Sample> {
         sample("error", error, |m, out| m.encode(Api::Produce.number(), 7, out), read_error),
         sample("error, unknown code and api", error_new, |m, out| m.encode(250, 7, out), read_error),
     ]
+}
+
+fn control_samples() -> Vec<Sample> {
+    [cluster_samples(), topic_samples(), other_samples()].into_iter().flatten().collect()
 }
 
 fn data_samples() -> Vec<Sample> {
@@ -221,10 +235,6 @@ fn data_samples() -> Vec<Sample> {
         sent: 12345,
         limit: 1 << 20,
     };
-    let credit = Credit { scope: Scope::Produce, limit: 1 << 33, reason: Reason::Disk, wanted: 0 };
-    let scoped = Credit { scope: Scope::Subscription(SubscriptionId(6)), reason: Reason::None, ..credit };
-    let connection = Credit { scope: Scope::Connection, wanted: 77, ..credit };
-    let ping = Ping { nonce: 1, produce_bytes: 2, produce_limit: 3 };
     let produce = ProduceRequest { partition: partition(), leader_epoch: LeaderEpoch(12), acks: Acks::All };
     let produce_reply = ProduceReply {
         base_offset: Offset(1000),
@@ -273,6 +283,15 @@ fn data_samples() -> Vec<Sample> {
             |m, out| m.encode(ProgressKind::Heartbeat, out),
             |f| Progress::decode(f, ProgressKind::Heartbeat),
         ),
+    ]
+}
+
+fn credit_samples() -> Vec<Sample> {
+    let credit = Credit { scope: Scope::Produce, limit: 1 << 33, reason: Reason::Disk, wanted: 0 };
+    let scoped = Credit { scope: Scope::Subscription(SubscriptionId(6)), reason: Reason::None, ..credit };
+    let connection = Credit { scope: Scope::Connection, wanted: 77, ..credit };
+    let ping = Ping { nonce: 1, produce_bytes: 2, produce_limit: 3 };
+    vec![
         sample("credit, produce", credit, |m, out| m.encode(out), Credit::decode),
         sample("credit, subscription", scoped, |m, out| m.encode(out), Credit::decode),
         sample("credit, connection", connection, |m, out| m.encode(out), Credit::decode),
@@ -322,7 +341,7 @@ fn offset_samples() -> Vec<Sample> {
 }
 
 fn samples() -> Vec<Sample> {
-    [control_samples(), data_samples(), offset_samples()].into_iter().flatten().collect()
+    [control_samples(), data_samples(), credit_samples(), offset_samples()].into_iter().flatten().collect()
 }
 
 fn frame_of(bytes: &[u8]) -> Frame<'_> {

@@ -37,14 +37,6 @@ macro_rules! apis {
             /// All apis, by number.
             pub const ALL: &[Api] = &[$(Api::$name,)*];
 
-            /// The api of a number, if this version knows it.
-            pub fn from_number(number: u8) -> Option<Api> {
-                match number {
-                    $($number => Some(Api::$name),)*
-                    _ => None,
-                }
-            }
-
             /// Its name in docs, logs and metrics.
             pub fn name(self) -> &'static str {
                 match self { $(Api::$name => $text,)* }
@@ -81,7 +73,22 @@ apis! {
     Status = 30, "status", "What the broker is and what its shards have counted.";
 }
 
+const BY_NUMBER: [Option<Api>; 256] = {
+    let mut table = [None; 256];
+    let mut i = 0;
+    while i < Api::ALL.len() {
+        table[Api::ALL[i] as usize] = Some(Api::ALL[i]);
+        i += 1;
+    }
+    table
+};
+
 impl Api {
+    /// The api of a number, if this version knows it.
+    pub fn from_number(number: u8) -> Option<Api> {
+        BY_NUMBER[usize::from(number)]
+    }
+
     /// The number on the wire.
     pub fn number(self) -> u8 {
         self as u8
