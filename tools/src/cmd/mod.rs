@@ -5,6 +5,7 @@ mod consume;
 mod dump;
 mod offsets;
 pub(crate) mod produce;
+mod serve;
 pub(crate) mod status;
 mod topic;
 
@@ -13,7 +14,7 @@ use clap::CommandFactory;
 use crate::args::{Cli, Command};
 use crate::connect::with_client;
 use crate::demo;
-use crate::exit::{Code, Failure};
+use crate::exit::Failure;
 use crate::output::Out;
 
 /// Does what was typed.
@@ -32,8 +33,7 @@ pub(crate) fn run(cli: Cli, out: &mut Out) -> Result<(), Failure> {
         Command::Bench(command) => bench::run(&cli.server, command, out),
         Command::Demo(args) => demo::run(&args, out),
         Command::Dump(args) => dump::run(&args, out),
-        Command::Dev(_) | Command::Serve(_) => {
-            Err(Failure::new(Code::Failed, "this command is not built yet"))
-        }
+        Command::Dev(args) => serve::dev(&args, out),
+        Command::Serve(args) => serve::serve(&args, out),
     }
 }

@@ -1,0 +1,143 @@
+//! `tg dev`: a broker inside this process, to try things out. And the hidden `tg serve`, which `demo` and `bench` start.
+
+use std::io::Read;
+use std::time::Instant;
+
+use serde_json::{Map, Value, json};
+use tidegate_broker::config::{LISTEN, RawConfig};
+use tidegate_broker::problem::{Problem, StartError};
+use tidegate_broker::start::{Running, start};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::{DevArgs, ServeArgs};
+use crate::exit::{Code, Failure};
+use crate::output::{Out, note};
+
+/// Serves until ctrl-C or SIGTERM.
+pub(crate) fn dev(args: &DevArgs, out: &mut Out) -> Result<(), Failure> {
+    let begun = Instant::now();
+    let mut raw = RawConfig::new().with("data", args.data.display().to_string());
+    if let Some(listen) = &args.listen {
+        raw = raw.with("listen", listen);
+    }
+    if let Some(shards) = args.shards {
+        raw = raw.with("shards", shards.to_string());
+    }
+    if let Some(file) = &args.port_file {
+        raw = raw.with("port_file", file.display().to_string());
+    }
+    if args.allow_volatile {
+        raw = raw.with("allow_volatile", "true");
+    }
+    let running = raw.check().and_then(start).map_err(failed)?;
+    banner(&running, begun, out)?;
+    let signalled = wait_for(Until::Signal)?;
+    if !out.is_json() {
+        // The terminal shows ^C without a line's end.
+        note(format!("\n{signalled}: answering what is under way, flushing, writing the checkpoint"));
+    }
+    running.stop().map_err(failed)
+}
+
+/// Serves until standard input ends, or SIGTERM.
+pub(crate) fn serve(args: &ServeArgs, out: &mut Out) -> Result<(), Failure> {
+    let mut raw = RawConfig::new()
+        .with("data", args.data.display().to_string())
+        .with("listen", &args.listen)
+        .with("allow_volatile", args.allow_volatile.to_string());
+    if let Some(shards) = args.shards {
+        raw = raw.with("shards", shards.to_string());
+    }
+    let running = raw.check().and_then(start).map_err(failed)?;
+    out.json(&json!({ "listen": running.addr.to_string() }))?;
+    out.flush()?;
+    wait_for(Until::InputEnds)?;
+    running.stop().map_err(failed)
+}
+
+/// What a stranger needs to know, and what to type next.
+fn banner(running: &Running, begun: Instant, out: &mut Out) -> Result<(), Failure> {
+    let ready_ms = begun.elapsed().as_millis() as u64;
+    if out.is_json() {
+        let facts: Map<String, Value> =
+            running.facts.iter().map(|(name, value)| (name.clone(), Value::from(value.clone()))).collect();
+        out.json(&json!({ "listen": running.addr.to_string(), "ready_ms": ready_ms, "facts": facts }))?;
+        return out.flush();
+    }
+    let server =
+        if running.addr.to_string() == LISTEN { String::new() } else { format!(" -s {}", running.addr) };
+    out.line(format!(
+        "tidegate {} is ready after {ready_ms} ms; ctrl-C stops it\n",
+        env!("CARGO_PKG_VERSION")
+    ))?;
+    for (name, value) in running.facts.iter().filter(|(name, _)| name != "version") {
+        out.line(format!("{:<12} {value}", name.replace('_', " ")))?;
+    }
+    out.line("\nnext, in another terminal:")?;
+    out.line(format!("  tg{server} topic create t --partitions 4"))?;
+    out.line(format!("  tg{server} produce t < README.md"))?;
+    out.line(format!("  tg{server} consume t"))?;
+    out.flush()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// ctrl-C or SIGTERM.
+    Signal,
+    /// The process that started this one has closed our standard input or ended; or SIGTERM.
+    InputEnds,
+}
+
+/// Returns the name of what ended the wait.
+fn wait_for(until: Until) -> Result<&'static str, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|e| Failure::new(Code::Failed, format!("cannot wait for signals: {e}")))?;
+    let ended = runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        if until == Until::Signal {
+            return tokio::select! {
+                _ = terminate.recv() => Ok("SIGTERM"),
+                _ = interrupt.recv() => Ok("ctrl-C"),
+            };
+        }
+        let input = tokio::task::spawn_blocking(|| std::io::stdin().lock().read_to_end(&mut Vec::new()));
+        tokio::select! {
+            _ = terminate.recv() => Ok("SIGTERM"),
+            // A broken input has ended, too.
+            _ = input => Ok("end of input"),
+        }
+    });
+    // The thread that reads standard input cannot be told to stop.
+    runtime.shutdown_background();
+    ended.map_err(|e: std::io::Error| Failure::new(Code::Failed, format!("cannot wait for signals: {e}")))
+}
+
+/// All problems of a start or a stop are shown; the last one ends the command.
+fn failed(error: StartError) -> Failure {
+    let mut failures: Vec<Failure> = error.problems.into_iter().map(failure_of).collect();
+    let last = failures
+        .pop()
+        .unwrap_or_else(|| Failure::new(Code::BrokerFailed, "the broker failed without saying why"));
+    for failure in failures {
+        note(failure);
+    }
+    last
+}
+
+fn failure_of(problem: Problem) -> Failure {
+    let mut failure = Failure::new(Code::BrokerFailed, problem.cause.trim_end_matches('.'));
+    if !problem.place.is_empty() {
+        failure = failure.place(problem.place);
+    }
+    if !problem.limit.is_empty() {
+        failure = failure.limit(problem.limit);
+    }
+    if !problem.current.is_empty() {
+        failure = failure.current(problem.current);
+    }
+    if !problem.fix.is_empty() {
+        failure = failure.fix(problem.fix);
+    }
+    failure
+}
