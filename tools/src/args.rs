@@ -95,6 +95,9 @@ pub(crate) struct DevArgs {
     /// Serve from storage that cannot flush (tmpfs): records do not survive a power loss, and acks say `memory`.
     #[arg(long)]
     pub(crate) allow_volatile: bool,
+    /// Listen beyond this machine although whoever reaches the address may read, write and delete everything.
+    #[arg(long)]
+    pub(crate) insecure: bool,
 }
 
 /// The hidden `tg serve`

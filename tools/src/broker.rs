@@ -2,21 +2,24 @@
 //!
 //! The child serves until its standard input ends. So it also stops, cleanly, when this process is killed.
 
-use std::io;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
 use tidegate::Client;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
-use tokio::process::{Child, ChildStdin, Command};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, ChildStderr, ChildStdin, Command};
+use tokio::task::JoinHandle;
 
 use crate::connect::connect;
 use crate::exit::{Code, Failure};
 
 /// How long a broker may take to serve, and to stop.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Last lines of its messages that are kept, for the case that it ends badly.
+const LINES_KEPT: usize = 40;
 
 /// What the child is told.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +34,8 @@ pub(crate) struct Spawn<'a> {
 pub(crate) struct BrokerProcess {
     child: Child,
     stdin: Option<ChildStdin>,
+    /// Takes in its messages to the last, so that it never waits for a reader.
+    messages: JoinHandle<Vec<String>>,
     /// Where it listens.
     addr: String,
 }
@@ -53,15 +58,16 @@ impl BrokerProcess {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|e| failed(format!("cannot start a broker process: {e}")))?;
         let stdin = child.stdin.take();
+        let messages = tokio::spawn(last_lines(child.stderr.take().expect("standard error is piped")));
         let mut stdout = BufReader::new(child.stdout.take().expect("standard output is piped"));
         let mut line = String::new();
         let read = tokio::time::timeout(PATIENCE, stdout.read_line(&mut line)).await;
         let serving: Option<Value> = serde_json::from_str(&line).ok();
         let addr = serving.as_ref().and_then(|serving| serving["listen"].as_str()).map(str::to_owned);
         match (read, addr) {
-            (Ok(Ok(_)), Some(addr)) => Ok(BrokerProcess { child, stdin, addr }),
+            (Ok(Ok(_)), Some(addr)) => Ok(BrokerProcess { child, stdin, messages, addr }),
             (Err(_), _) => Err(failed(format!("the broker does not serve within {} s", PATIENCE.as_secs()))),
-            (Ok(_), _) => Err(died(&mut child).await),
+            (Ok(_), _) => Err(died(&mut child, messages).await),
         }
     }
 
@@ -83,29 +89,40 @@ impl BrokerProcess {
         drop(self.stdin.take());
         match tokio::time::timeout(PATIENCE, self.child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
-            Ok(_) => Err(died(&mut self.child).await),
+            Ok(_) => Err(died(&mut self.child, self.messages).await),
             Err(_) => Err(failed(format!("the broker does not stop within {} s", PATIENCE.as_secs()))),
         }
     }
 }
 
-/// Why the child has ended, as it says itself.
-async fn died(child: &mut Child) -> Failure {
-    let mut text = String::new();
-    if let Some(mut stderr) = child.stderr.take() {
-        let reading = stderr.read_to_string(&mut text);
-        // A grandchild could hold the pipe open; what has come by then is enough.
-        let _: Result<io::Result<usize>, _> = tokio::time::timeout(Duration::from_secs(2), reading).await;
+async fn last_lines(stderr: ChildStderr) -> Vec<String> {
+    let mut lines = BufReader::new(stderr).lines();
+    let mut kept = Vec::new();
+    while let Ok(Some(line)) = lines.next_line().await {
+        if kept.len() == LINES_KEPT {
+            kept.remove(0);
+        }
+        kept.push(line);
     }
+    kept
+}
+
+/// Why the child has ended, as it says itself.
+async fn died(child: &mut Child, messages: JoinHandle<Vec<String>>) -> Failure {
+    // A grandchild could hold the pipe open.
+    let lines = match tokio::time::timeout(Duration::from_secs(2), messages).await {
+        Ok(Ok(lines)) => lines,
+        _ => Vec::new(),
+    };
     let status = match tokio::time::timeout(Duration::from_secs(2), child.wait()).await {
         Ok(Ok(status)) => status.to_string(),
         _ => "it still runs".to_owned(),
     };
     // A failure of `serve` is one line of JSON; anything else (a panic) is shown as it is.
-    let said: Option<Value> = text.lines().rev().find_map(|line| serde_json::from_str(line).ok());
+    let said: Option<Value> = lines.iter().rev().find_map(|line| serde_json::from_str(line).ok());
     let field = |name: &str| said.as_ref().and_then(|said| said["error"][name].as_str()).map(str::to_owned);
     let Some(cause) = field("cause") else {
-        let text = if text.trim().is_empty() { "it said nothing" } else { text.trim() };
+        let text = if lines.is_empty() { "it said nothing".to_owned() } else { lines.join("\n") };
         return failed(format!("the broker process ended ({status}): {text}"));
     };
     let mut failure = failed(cause);

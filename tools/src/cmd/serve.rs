@@ -26,9 +26,9 @@ pub(crate) fn dev(args: &DevArgs, out: &mut Out) -> Result<(), Failure> {
     if let Some(file) = &args.port_file {
         raw = raw.with("port_file", file.display().to_string());
     }
-    if args.allow_volatile {
-        raw = raw.with("allow_volatile", "true");
-    }
+    raw = raw
+        .with("allow_volatile", args.allow_volatile.to_string())
+        .with("insecure", args.insecure.to_string());
     let running = raw.check().and_then(start).map_err(failed)?;
     banner(&running, begun, out)?;
     let signalled = wait_for(Until::Signal)?;
