@@ -14,8 +14,9 @@ const XERIAL_MAGIC: &[u8] = b"\x82SNAPPY\0";
 const XERIAL_HEADER_LEN: usize = 16;
 /// A copy element of snappy has at least 2 bytes and makes at most 64.
 const SNAPPY_RATIO_MAX: usize = 32;
-/// Largest window that a zstd frame may ask for: what RFC 8878 wants every decoder to grant.
-const ZSTD_WINDOW_MAX: u64 = 8 << 20;
+/// The window that RFC 8878 wants every zstd decoder to grant. A frame may ask for more up to the limit of its content: the
+/// decoder holds back that much before it gives any of it out, so this bounds its memory.
+const ZSTD_WINDOW_GRANTED: u64 = 8 << 20;
 
 /// Why packed records could not be unpacked.
 #[derive(Debug)]
@@ -115,9 +116,9 @@ pub fn unpack(
         }
         Compression::Zstd => {
             let mut left = packed;
-            let frame =
-                ruzstd::decoding::StreamingDecoder::new_with_max_window_size(&mut left, ZSTD_WINDOW_MAX)
-                    .map_err(|error| corrupt(error.to_string()))?;
+            let window_max = ZSTD_WINDOW_GRANTED.max(limit as u64);
+            let frame = ruzstd::decoding::StreamingDecoder::new_with_max_window_size(&mut left, window_max)
+                .map_err(|error| corrupt(error.to_string()))?;
             read_bounded(compression, frame, limit, out)?;
             left.is_empty()
                 .then_some(())
@@ -286,6 +287,17 @@ mod tests {
         let mut out = Vec::new();
         assert!(unpack(Compression::Snappy, &claim, usize::MAX, &mut out).is_err());
         assert_eq!(out.capacity(), 0);
+    }
+
+    #[test]
+    fn a_zstd_window_is_granted_up_to_the_limit() {
+        // A frame whose window is 16 MiB and whose only block is one byte as it is.
+        let frame = [0x28, 0xb5, 0x2f, 0xfd, 0, 14 << 3, 1 | 1 << 3, 0, 0, b'x'];
+        let mut out = Vec::new();
+        unpack(Compression::Zstd, &frame, 16 << 20, &mut out).expect("a window of the limit");
+        assert_eq!(out, b"x");
+        let refused = unpack(Compression::Zstd, &frame, (16 << 20) - 1, &mut out);
+        assert!(matches!(refused, Err(UnpackError::Corrupt { .. })), "{refused:?}");
     }
 
     #[test]
