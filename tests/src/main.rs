@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tests::sim::command as sim;
 use tests::{crash, kill, partitions};
 
 #[derive(Parser)]
@@ -21,6 +22,8 @@ enum Harness {
     Kill(kill::KillArgs),
     /// Create, restart and use a thousand partitions.
     Partitions(partitions::PartitionsArgs),
+    /// Simulate a broker on a virtual drive, network and clock, and lose its power at any op.
+    Sim(sim::SimArgs),
 }
 
 #[tokio::main]
@@ -46,6 +49,11 @@ async fn main() -> ExitCode {
             println!("{} partitions: {report:?}", args.partitions);
             ("partitions", 1, report.acked == args.partitions as u64)
         }),
+        Harness::Sim(args) => {
+            let (text, is_well) = sim::simulate(&args);
+            print!("{text}");
+            Ok(("sim", 1, is_well))
+        }
     };
     match result {
         Ok((name, passed, true)) => {

@@ -2,12 +2,26 @@
 //!
 //! The code of the broker is the very code that ships; everything around it follows from one number, so that a run that
 //! fails can be repeated. Read in this order: [`random`], [`trace`] and [`clock`], then [`disk`] (what survives), [`blocking`]
-//! (the same drive for recovery), [`net`], [`reactor`] (the loop).
+//! (the same drive for recovery), [`net`], [`reactor`] (the loop). [`run`] is a seed from beginning to end. Of the logs of one shard:
+//! [`machine`] (how they are built), [`workload`] (what is asked of them), [`truth`] (what must hold). Of whole shards behind
+//! the wire: [`scene`] and [`claims`] (what clients know), [`session`], [`producer`], [`reader`], [`admin`]. [`command`] is the
+//! command line.
 
+pub mod admin;
 pub mod blocking;
+pub mod claims;
 pub mod clock;
+pub mod command;
 pub mod disk;
+pub mod machine;
 pub mod net;
+pub mod producer;
 pub mod random;
 pub mod reactor;
+pub mod reader;
+pub mod run;
+pub mod scene;
+pub mod session;
 pub mod trace;
+pub mod truth;
+pub mod workload;

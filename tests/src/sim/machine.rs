@@ -1,0 +1,105 @@
+//! How a seed's broker is built: its limits, its data directory, its logs. The steps of a start are those of the real one.
+
+use std::path::Path;
+
+use tidegate_broker::datadir::{DataDir, Wanted};
+use tidegate_broker::limits::Limits;
+use tidegate_broker::log::flush_rule::FlushRule;
+use tidegate_broker::log::{Logs, ShardBoot};
+use tidegate_protocol::disk::frame::JournalIdentity;
+use tidegate_protocol::ids::{ClusterId, NodeId, ShardId};
+use tidegate_reactor::disk::Disk;
+
+use super::disk::OneFlush;
+use super::random::Random;
+
+/// The data directory on every simulated drive.
+pub const ROOT: &str = "/data";
+
+/// What of a broker differs between seeds and stays the same within one.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// Bounds of the logs: tiny, so that every one of them is met.
+    pub limits: Limits,
+    /// As the drive needs it.
+    pub flush_rule: FlushRule,
+    /// The largest data file.
+    pub segment_bytes: u64,
+    /// The largest batch.
+    pub batch_bytes_max: u64,
+}
+
+impl Shape {
+    /// Draws a shape whose bounds fit together.
+    pub fn draw(random: &mut Random, one_flush: OneFlush) -> Shape {
+        let frame_bytes_max = random.pick(&[64, 128, 256]) << 10;
+        let ring_file_bytes = (frame_bytes_max as u64) * random.between(1, 2);
+        let ring_files = random.between(4, 6) as u32;
+        let ring = ring_file_bytes * u64::from(ring_files);
+        let most = (ring - ring.div_ceil(10)) / 3;
+        let settle_bytes = random.pick(&[8, 16, 32]) << 10;
+        let limits = Limits {
+            ring_file_bytes,
+            ring_files,
+            checkpoint_slot_bytes: 256 << 10,
+            checkpoint_interval_bytes: (frame_bytes_max as u64).max(most * random.between(60, 100) / 100),
+            frame_bytes_max,
+            frames_in_flight_max: random.between(2, 4) as u32,
+            append_bytes_max: frame_bytes_max / 4,
+            direct_min_bytes: random.pick(&[8, 16, 32]) << 10,
+            settle_bytes,
+            settle_min_bytes: random.pick(&[1, 2, 8]) << 10,
+            run_bytes_max: (frame_bytes_max / 2).max(settle_bytes),
+            extent_bytes_max: 16 << 10,
+            memory_bytes: frame_bytes_max * random.between(6, 16) as usize,
+            logs_max: 100,
+            extents_max: 1_000,
+            producers_per_log_max: 10,
+            producers_max: 400,
+            mark_after_ns: 10_000_000,
+            mark_flush_after_ns: 1_000_000_000,
+            ..Limits::DEFAULT
+        };
+        limits.check().unwrap_or_else(|why| panic!("{why}: {limits:?}"));
+        let flush_rule = match one_flush {
+            OneFlush::WholeDevice => FlushRule::OneFlush,
+            OneFlush::OwnFileOnly => FlushRule::OwnFlush { why: "the simulated drive says so".to_string() },
+        };
+        Shape {
+            limits,
+            flush_rule,
+            segment_bytes: random.pick(&[256, 512, 1024]) << 10,
+            batch_bytes_max: (frame_bytes_max / 4) as u64 - 4096,
+        }
+    }
+}
+
+/// Opens the data directory and recovers the logs of its only shard.
+///
+/// # Errors
+/// As a text: whatever ended it, a crash included.
+pub fn open(disk: &mut dyn Disk, shape: &Shape) -> Result<Logs, String> {
+    let wanted = Wanted {
+        cluster: None,
+        cluster_if_new: ClusterId(*b"simulated clustr"),
+        node: NodeId(1),
+        shard_count: 1,
+    };
+    let root = Path::new(ROOT);
+    let limits = shape.limits;
+    let mut make = |_: &mut dyn Disk, _| Ok(());
+    let mut dir = DataDir::open(disk, root, &wanted, &mut make).map_err(|e| e.to_string())?;
+    let incarnation = dir.raise(disk).map_err(|e| e.to_string())?;
+    let superblock = dir.close(disk);
+    let journal = superblock.layout.journals[0];
+    let identity = JournalIdentity { cluster: superblock.cluster, node: superblock.node, journal };
+    let boot = ShardBoot {
+        root: root.to_path_buf(),
+        identity,
+        incarnation,
+        shard: ShardId(0),
+        limits,
+        flush_rule: shape.flush_rule.clone(),
+    };
+    Logs::open(disk, boot).map_err(|e| e.to_string())
+}

@@ -1,0 +1,398 @@
+//! One seed from beginning to end, and many of them.
+//!
+//! A seed is a machine with an empty drive and several lives of a broker on it. Each life ends by a power loss, a kill or a
+//! clean stop, and each recovery may be ended in the same ways. The last life is a healed one: no faults, everything has to
+//! become durable, the broker has to stop by itself, and what a last recovery finds is read and compared whole.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tidegate_broker::mutants::{self, Mutant};
+use tidegate_reactor::disk::Disk;
+use tidegate_reactor::op::Turn;
+
+use super::blocking::{BlockingDisk, Crash};
+use super::disk::{Coverage, FaultRates, OneFlush, VirtualDisk};
+use super::machine;
+use super::random::Random;
+use super::reactor::{Step, World};
+use super::trace::Trace;
+use super::workload::LogsScript;
+
+/// Steps within which a healed broker must have done what is asked.
+const PATIENCE_STEPS: u64 = 300_000;
+
+/// What is simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// The logs of one shard, driven directly.
+    Logs,
+}
+
+/// What a run asks of a broker, and what it holds its answers against.
+pub trait Script {
+    /// Starts the broker as its own start does: recovers over `disk` and returns the turns of its shards.
+    ///
+    /// # Errors
+    /// As a text: whatever ended it, a crash included.
+    fn open(&mut self, disk: &mut dyn Disk) -> Result<Vec<Box<dyn Turn>>, String>;
+    /// Whether the drive may fail from now on, so that errors of the drive are answers to be expected.
+    fn expect_faults(&mut self, may_fail: bool);
+    /// Whether the broker has said that it does no more until it is restarted.
+    fn is_halted(&self) -> bool;
+    /// What is wanted from now on.
+    fn want(&mut self, stage: Stage, world: &mut World);
+    /// Whether that has come about.
+    fn is_done(&self, stage: Stage) -> bool;
+    /// How much was checked, by name.
+    fn counts(&self) -> Counts;
+}
+
+/// How much happened, by name.
+pub type Counts = BTreeMap<&'static str, u64>;
+
+/// The stages of a life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Everything that a run does; done after some hundred acknowledgements.
+    Work,
+    /// Nothing new; done when everything that was asked for has its answer.
+    Drain,
+    /// Read everything; done when all of it was compared.
+    Verify,
+    /// Stop; done when the shards have left their loops.
+    Stop,
+}
+
+/// What a run of one seed has shown.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// What went wrong, if anything did.
+    pub failure: Option<String>,
+    /// The trace's hash and length.
+    pub trace: (u64, u64),
+    /// What was checked, and what the broker was seen to do.
+    pub counts: Counts,
+    /// What was tried on the drive.
+    pub coverage: Coverage,
+    /// Virtual nanoseconds that have passed.
+    pub virtual_ns: u64,
+    /// The trace's lines, if they were asked for.
+    pub history: Vec<String>,
+}
+
+impl Report {
+    /// Why the run proves nothing, if it does not.
+    pub fn vacuous(&self) -> Option<String> {
+        let count = |name| self.counts.get(name).copied().unwrap_or(0);
+        let needs = [
+            ("acknowledged appends", count("acks"), 200),
+            ("power losses that drop a pending write", self.coverage.power_losses_that_drop, 1),
+            ("checkpoints", count("checkpoints"), 1),
+            ("wraps of the ring", count("wraps"), 1),
+            ("runs in data files", count("runs"), 1),
+        ];
+        let missing: Vec<String> = needs
+            .iter()
+            .filter(|(_, have, need)| have < need)
+            .map(|(what, have, need)| format!("{have} {what} of at least {need}"))
+            .collect();
+        (!missing.is_empty()).then(|| format!("vacuous: {}", missing.join(", ")))
+    }
+}
+
+/// Whether a run keeps its readable history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum History {
+    /// It does.
+    Kept,
+    /// It does not.
+    Dropped,
+}
+
+/// Runs one seed once.
+pub fn run(level: Level, seed: u64, mutant: Option<Mutant>, history: History) -> Report {
+    mutants::plant(mutant);
+    let trace = match history {
+        History::Kept => Trace::with_history(),
+        History::Dropped => Trace::new(),
+    };
+    let mut run = Run::new(level, seed, trace);
+    let result = catch_unwind(AssertUnwindSafe(|| run.lives()));
+    mutants::plant(None);
+    // A checker that failed in the middle of its work may be in no state to be asked.
+    let counts = catch_unwind(AssertUnwindSafe(|| run.counts())).unwrap_or_default();
+    let report = Report {
+        seed,
+        failure: result.err().map(|panic| message(&*panic)),
+        trace: (run.world.trace.hash(), run.world.trace.notes()),
+        counts,
+        coverage: run.world.disk.coverage(),
+        virtual_ns: run.world.clock.now_ns(),
+        history: run.world.trace.history().to_vec(),
+    };
+    // What a panic has left behind may panic again when it is dropped.
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(run)));
+    report
+}
+
+/// Runs one seed twice; a difference between the two is a failure, and so is a run that proves nothing.
+pub fn run_twice(level: Level, seed: u64, mutant: Option<Mutant>) -> Report {
+    let mut first = run(level, seed, mutant, History::Dropped);
+    if first.failure.is_some() {
+        return first;
+    }
+    let second = run(level, seed, mutant, History::Dropped);
+    if first.trace != second.trace {
+        first.failure = Some(format!("NOT REPEATABLE: traces {:x?} and {:x?}", first.trace, second.trace));
+    } else {
+        first.failure = first.vacuous();
+    }
+    first
+}
+
+/// What many seeds have shown together.
+#[derive(Debug, Default)]
+pub struct Summary {
+    /// Seeds run.
+    pub seeds: u64,
+    /// Those that failed, by number.
+    pub failed: Vec<(u64, String)>,
+    /// Sums.
+    pub counts: Counts,
+    /// Sums.
+    pub coverage: Coverage,
+    /// Virtual nanoseconds.
+    pub virtual_ns: u64,
+}
+
+/// Runs the seeds `first .. first + count`, each twice, on `threads` threads. Stops early after some failures.
+pub fn run_many(level: Level, first: u64, count: u64, threads: usize) -> Summary {
+    let next = AtomicU64::new(first);
+    let failures = AtomicU64::new(0);
+    let work = || {
+        let mut sum = Summary::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::SeqCst);
+            if seed >= first + count || failures.load(Ordering::SeqCst) >= 10 {
+                return sum;
+            }
+            let report = run_twice(level, seed, None);
+            failures.fetch_add(u64::from(report.failure.is_some()), Ordering::SeqCst);
+            sum.add(report);
+        }
+    };
+    std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let mut total = Summary::default();
+        for handle in handles {
+            total.merge(handle.join().expect("a run's panics are caught inside"));
+        }
+        total.failed.sort();
+        total
+    })
+}
+
+/// The first seed below `budget` that notices a planted bug, and how.
+pub fn caught_by(level: Level, mutant: Mutant, budget: u64) -> Option<(u64, String)> {
+    (0..budget)
+        .find_map(|seed| run(level, seed, Some(mutant), History::Dropped).failure.map(|how| (seed, how)))
+}
+
+impl Summary {
+    fn add(&mut self, report: Report) {
+        self.seeds += 1;
+        self.failed.extend(report.failure.map(|failure| (report.seed, failure)));
+        add_counts(&mut self.counts, &report.counts);
+        self.coverage.add(&report.coverage);
+        self.virtual_ns += report.virtual_ns;
+    }
+
+    fn merge(&mut self, other: Summary) {
+        self.seeds += other.seeds;
+        self.failed.extend(other.failed);
+        add_counts(&mut self.counts, &other.counts);
+        self.coverage.add(&other.coverage);
+        self.virtual_ns += other.virtual_ns;
+    }
+}
+
+fn add_counts(sum: &mut Counts, more: &Counts) {
+    for (name, count) in more {
+        *sum.entry(name).or_default() += count;
+    }
+}
+
+/// A seed under way.
+struct Run {
+    world: World,
+    random: Random,
+    script: Box<dyn Script>,
+    faults: FaultRates,
+}
+
+impl Run {
+    fn new(level: Level, seed: u64, trace: Trace) -> Run {
+        let mut random = Random::new(seed);
+        let one_flush = if random.chance(800_000) { OneFlush::WholeDevice } else { OneFlush::OwnFileOnly };
+        let disk = VirtualDisk::new(random.fork(), one_flush, 1 << 30);
+        let mut world = World::new(random.fork(), disk, trace);
+        world.disk.create_dir(machine::ROOT.as_ref()).expect("the drive is empty");
+        let faults = faults(&mut random);
+        let script: Box<dyn Script> = match level {
+            Level::Logs => Box::new(LogsScript::new(random.fork(), one_flush)),
+        };
+        Run { world, random, script, faults }
+    }
+
+    fn lives(&mut self) {
+        let lives = self.random.between(3, 6);
+        for _ in 0..lives {
+            self.world.disk.faults = FaultRates::default();
+            self.start();
+            self.world.disk.faults = self.faults;
+            self.script.expect_faults(self.faults.any());
+            self.life();
+        }
+        self.last_life();
+    }
+
+    /// One life from its first turn to its end.
+    fn life(&mut self) {
+        self.want(Stage::Work);
+        let steps = self.random.pick(&[20, 200, 1_000, 3_000]);
+        let steps = self.random.between(1, steps);
+        for _ in 0..steps {
+            self.world.step();
+            // With outcomes unknown a shard serves reads until it is restarted; a while of that is enough.
+            if self.script.is_halted() && self.random.chance(20_000) {
+                break;
+            }
+        }
+        let halted = self.script.is_halted();
+        match self.random.below(100) {
+            0..60 => self.world.crash(Crash::PowerLoss),
+            60..85 => self.world.crash(Crash::Kill),
+            _ if halted => self.world.crash(Crash::Kill),
+            _ => {
+                self.world.disk.faults = FaultRates::default();
+                self.stop();
+            }
+        }
+    }
+
+    /// The healed life: everything has to come to its end.
+    fn last_life(&mut self) {
+        self.world.disk.faults = FaultRates::default();
+        self.script.expect_faults(false);
+        self.start();
+        for stage in [Stage::Work, Stage::Drain, Stage::Verify] {
+            self.want(stage);
+            self.until(stage);
+        }
+        self.stop();
+        self.start_without_crash();
+        self.want(Stage::Verify);
+        self.until(Stage::Verify);
+        self.stop();
+    }
+
+    fn want(&mut self, stage: Stage) {
+        self.script.want(stage, &mut self.world);
+    }
+
+    fn until(&mut self, stage: Stage) {
+        for _ in 0..PATIENCE_STEPS {
+            if self.script.is_done(stage) {
+                return;
+            }
+            assert_eq!(
+                self.world.step(),
+                Step::Progress,
+                "STUCK: nothing is due before the end of {stage:?}"
+            );
+        }
+        panic!("STUCK: {PATIENCE_STEPS} steps are over before the end of {stage:?}");
+    }
+
+    fn stop(&mut self) {
+        self.want(Stage::Stop);
+        for _ in 0..PATIENCE_STEPS {
+            match self.world.step() {
+                Step::Progress => {}
+                Step::Stopped => return self.world.clear_stopped(),
+                Step::Idle => break,
+            }
+        }
+        panic!("STUCK: the broker does not stop");
+    }
+
+    /// Recovers, perhaps through several crashes, and starts the broker.
+    fn start(&mut self) {
+        for _ in 0..self.random.pick(&[0, 0, 0, 1, 1, 2, 4]) {
+            let how = if self.random.chance(700_000) { Crash::PowerLoss } else { Crash::Kill };
+            let calls = self.random.pick(&[10, 60, 400]);
+            let crash = Some((self.random.below(calls), how));
+            if self.boot(crash) {
+                // The recovery was shorter than that: it ends right after it.
+                self.world.crash(how);
+            }
+        }
+        self.start_without_crash();
+    }
+
+    fn start_without_crash(&mut self) {
+        assert!(self.boot(None), "recovery ended without a crash and without success");
+    }
+
+    /// Recovers and gives the broker its first turn; false if the crash came before.
+    fn boot(&mut self, crash: Option<(u64, Crash)>) -> bool {
+        let World { disk, clock, trace, .. } = &mut self.world;
+        let mut blocking = BlockingDisk::new(disk, clock, trace, crash);
+        match self.script.open(&mut blocking) {
+            // It may have had nothing more to ask of the drive when the crash came, and not know of it.
+            Ok(_) if blocking.crashed() => false,
+            Ok(turns) => {
+                self.world.boot(turns);
+                true
+            }
+            Err(_) if blocking.crashed() => false,
+            Err(why) => panic!("recovery failed: {why}"),
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        let mut counts = self.script.counts();
+        counts.insert("checkpoints", self.world.written_to("-checkpoint-").writes);
+        counts.insert("wraps", self.world.written_to("-ring-").laps);
+        counts.insert("runs", self.world.written_to("/files/").writes);
+        counts
+    }
+}
+
+impl FaultRates {
+    fn any(&self) -> bool {
+        self.write_error + self.short_write + self.flush_error + self.read_error + self.full > 0
+    }
+}
+
+/// Most seeds have no faults but crashes; the others have some kinds.
+fn faults(random: &mut Random) -> FaultRates {
+    let mut rate = |per_million| if random.chance(80_000) { per_million } else { 0 };
+    FaultRates {
+        write_error: rate(2_000),
+        short_write: rate(50_000),
+        flush_error: rate(2_000),
+        read_error: rate(10_000),
+        full: rate(300_000),
+    }
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message").to_string()
+}

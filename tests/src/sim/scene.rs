@@ -1,0 +1,37 @@
+//! What the simulated clients of a run share.
+
+use std::collections::BTreeMap;
+
+use super::claims::Claims;
+
+/// The clients' common knowledge and orders.
+#[derive(Debug)]
+pub struct Scene {
+    /// What they know.
+    pub claims: Claims,
+    /// What is wanted of them now.
+    pub wanted: Wanted,
+    /// Shards of the broker that runs now.
+    pub shard_count: u16,
+    /// Whether faults of the drive explain errors that are ours to raise.
+    pub faults_injected: bool,
+    /// Whether the broker has said that outcomes are unknown: it does no more until it is restarted.
+    pub is_halted: bool,
+    /// Batches that a producer still waits for, by its number.
+    pub unacknowledged: BTreeMap<u64, usize>,
+    /// Whether a reader has read everything since [`Wanted::Everything`] was said, by its number.
+    pub complete: BTreeMap<u64, bool>,
+    /// Bytes of a batch, at most.
+    pub batch_bytes_max: u64,
+}
+
+/// What clients do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Work.
+    Work,
+    /// Send nothing new, only what is not acknowledged.
+    Drain,
+    /// Read everything from the start.
+    Everything,
+}

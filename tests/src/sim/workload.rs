@@ -1,0 +1,487 @@
+//! What a run asks of the logs of one shard: a [`Turn`] that drives [`Logs`] directly, as a shard would.
+//!
+//! Every choice comes from the seed. Nothing here knows how the log works; everything it answers goes to [`Truth`].
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use tidegate_broker::log::{
+    AppendRefused, CreateRefused, IncomingBatch, LogOptions, Logs, Outcome, ReadBatches, ReadRefused,
+    ReadStart,
+};
+use tidegate_protocol::batch::{BatchBuilder, BatchHeader, BatchOrigin, BatchView};
+use tidegate_protocol::ids::{
+    Offset, PartitionId, ProducerEpoch, ProducerId, Sequence, TopicId, TopicPartition,
+};
+use tidegate_reactor::buffer::View;
+use tidegate_reactor::disk::Disk;
+use tidegate_reactor::op::{Event, Loop, Now, Op, Tag, Turn};
+
+use super::disk::OneFlush;
+use super::machine::{self, Shape};
+use super::random::Random;
+use super::reactor::World;
+use super::run::{Counts, Script, Stage};
+use super::truth::{Retention, Truth};
+
+/// Timers of the workload; no part of the broker uses this top byte.
+const TICK: Tag = Tag(0x7f << 56);
+/// Batches that every log remembers of a producer.
+const WINDOW: u64 = 5;
+
+/// What a seed asks for.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Logs at a time.
+    pub logs: u64,
+    /// The first are asked for most.
+    pub skew: u64,
+    /// Appends a tick, at most.
+    pub appends_max: u64,
+    /// Nanoseconds between ticks, at most.
+    pub tick_ns_max: u64,
+    /// How often a batch is large, in a million.
+    pub large: u32,
+    /// Bytes of a large batch, at most.
+    pub large_bytes_max: u64,
+    /// How often a tick reads, trims, removes a log, in a million.
+    pub read: u32,
+    /// Likewise.
+    pub trim: u32,
+    /// Likewise.
+    pub remove: u32,
+    /// How many producers with a sequence write to each log.
+    pub producers: u64,
+    /// Whether logs trim themselves by size.
+    pub retention: Retention,
+    /// The largest data file.
+    pub segment_bytes: u64,
+}
+
+/// What outlives a start of the broker.
+#[derive(Debug)]
+pub struct Shared {
+    /// What must be true.
+    pub truth: Truth,
+    /// What the seed asks for.
+    pub plan: Plan,
+    /// What is asked for now.
+    pub stage: Stage,
+    /// Whether the log has said that outcomes are unknown and takes no more appends.
+    pub halted: bool,
+    /// Appends refused for want of room since the start.
+    pub no_room: u64,
+    /// Appends that were acknowledged before the stage began.
+    acks_before: u64,
+    /// Whether the injected faults explain an unknown outcome or a full disk.
+    pub faults_injected: bool,
+    random: Random,
+    /// Logs to be read from there on, whole, after a restart.
+    verify: VecDeque<(TopicPartition, Offset)>,
+    reading: BTreeMap<u64, (TopicPartition, Offset)>,
+    /// Logs whose removal was asked for; they may be found again after a crash.
+    removed: Vec<TopicPartition>,
+    next_topic: u64,
+}
+
+impl Shared {
+    fn new(random: Random, plan: Plan) -> Shared {
+        Shared {
+            truth: Truth::default(),
+            plan,
+            stage: Stage::Work,
+            acks_before: 0,
+            halted: false,
+            no_room: 0,
+            faults_injected: false,
+            random,
+            verify: VecDeque::new(),
+            reading: BTreeMap::new(),
+            removed: Vec::new(),
+            next_topic: 1,
+        }
+    }
+
+    fn options(&self) -> LogOptions {
+        LogOptions {
+            retention_ms: None,
+            retention_bytes: (self.plan.retention == Retention::On).then_some(self.plan.segment_bytes * 2),
+            segment_bytes: self.plan.segment_bytes,
+            append_time: false,
+            idempotence_window: WINDOW as u16,
+        }
+    }
+}
+
+/// The logs of one shard, as a script.
+pub struct LogsScript {
+    shape: Shape,
+    shared: Rc<RefCell<Shared>>,
+}
+
+impl LogsScript {
+    /// Draws shape and plan of a seed.
+    pub fn new(mut random: Random, one_flush: OneFlush) -> LogsScript {
+        let shape = Shape::draw(&mut random, one_flush);
+        let plan = Plan::draw(&mut random, &shape);
+        LogsScript { shape, shared: Rc::new(RefCell::new(Shared::new(random, plan))) }
+    }
+}
+
+impl Script for LogsScript {
+    fn open(&mut self, disk: &mut dyn Disk) -> Result<Vec<Box<dyn Turn>>, String> {
+        let logs = machine::open(disk, &self.shape)?;
+        Ok(vec![Box::new(LogsTurn::new(logs, &self.shared))])
+    }
+
+    fn expect_faults(&mut self, may_fail: bool) {
+        self.shared.borrow_mut().faults_injected = may_fail;
+    }
+
+    fn is_halted(&self) -> bool {
+        self.shared.borrow().halted
+    }
+
+    fn want(&mut self, stage: Stage, _world: &mut World) {
+        let mut shared = self.shared.borrow_mut();
+        shared.stage = stage;
+        shared.acks_before = shared.truth.counts.acks;
+    }
+
+    fn is_done(&self, stage: Stage) -> bool {
+        let shared = self.shared.borrow();
+        match stage {
+            Stage::Work => shared.truth.counts.acks >= shared.acks_before + 200,
+            Stage::Drain => {
+                let truth = &shared.truth;
+                truth.logs().iter().all(|log| truth.firm(*log) == truth.end(*log))
+            }
+            Stage::Verify => shared.verify.is_empty() && shared.reading.is_empty(),
+            Stage::Stop => false,
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        self.shared.borrow().truth.counts()
+    }
+}
+
+impl Plan {
+    fn draw(random: &mut Random, shape: &Shape) -> Plan {
+        let mut some = |per_million| if random.chance(600_000) { per_million } else { 0 };
+        let (read, trim, remove, large) = (some(300_000), some(30_000), some(2_000), some(60_000));
+        Plan {
+            logs: random.pick(&[1, 3, 12, 40]),
+            skew: random.between(1, 3),
+            appends_max: random.between(1, 8),
+            tick_ns_max: random.pick(&[50_000, 300_000, 2_000_000]),
+            large,
+            large_bytes_max: random.pick(&[20_000, 60_000, shape.batch_bytes_max]).min(shape.batch_bytes_max),
+            read,
+            trim,
+            remove,
+            producers: random.between(0, 3),
+            retention: if random.chance(300_000) { Retention::On } else { Retention::Off },
+            segment_bytes: shape.segment_bytes,
+        }
+    }
+}
+
+/// The turn of a simulated shard that is nothing but its logs.
+pub struct LogsTurn {
+    logs: Logs,
+    shared: Rc<RefCell<Shared>>,
+    started: bool,
+    stopping: bool,
+}
+
+impl LogsTurn {
+    /// Takes over logs that were just opened: what recovery found is held against the truth.
+    pub fn new(mut logs: Logs, shared: &Rc<RefCell<Shared>>) -> LogsTurn {
+        let mut state = shared.borrow_mut();
+        state.halted = false;
+        state.no_room = 0;
+        state.verify.clear();
+        state.reading.clear();
+        state.truth.counts.restarts += 1;
+        let found: Vec<TopicPartition> = logs.logs_found().collect();
+        for log in state.truth.logs() {
+            assert!(
+                found.contains(&log) || state.truth.firm(log) == Offset(0),
+                "{log:?}: LOST: recovery did not find it, but {} was acknowledged",
+                state.truth.firm(log)
+            );
+        }
+        for log in found {
+            if state.truth.has(log) {
+                let shown = logs.positions(log).expect("a log that recovery found");
+                state.truth.restarted(log, &shown);
+                state.verify.push_back((log, shown.start));
+            } else {
+                assert!(state.removed.contains(&log), "{log:?}: PHANTOM: nobody ever made this log");
+                logs.remove(log);
+            }
+        }
+        // What the topics say exists is made anew if nothing of it had come to the disk.
+        for log in state.truth.logs() {
+            if logs.positions(log).is_none() {
+                state.truth.restarted_empty(log);
+                logs.create(log, state.options()).expect("the log existed before");
+            }
+            logs.set_options(log, state.options());
+        }
+        drop(state);
+        LogsTurn { logs, shared: Rc::clone(shared), started: false, stopping: false }
+    }
+
+    fn outcomes(&mut self, state: &mut Shared) {
+        let mut outcomes = Vec::new();
+        self.logs.drain_outcomes(&mut outcomes);
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Written { log, upto } => state.truth.written(log, upto),
+                Outcome::Durable { log, token } => state.truth.durable(log, token.upto()),
+                Outcome::Unknown { log, from, fault } => {
+                    assert!(state.faults_injected, "{log:?}: unknown outcome without a fault: {fault}");
+                    state.truth.unknown(log, from);
+                    state.halted = true;
+                }
+                Outcome::Trimmed { log, start } => state.truth.trimmed(log, start),
+                Outcome::ReadDone { ticket, result } => {
+                    let (log, from) = state.reading.remove(&ticket).expect("a read that was asked for");
+                    self.read_done(state, log, from, result);
+                }
+                Outcome::FindDone { .. } => {}
+            }
+        }
+    }
+
+    fn read_done(
+        &mut self,
+        state: &mut Shared,
+        log: TopicPartition,
+        from: Offset,
+        result: Result<ReadBatches, ReadRefused>,
+    ) {
+        if !state.truth.has(log) {
+            return;
+        }
+        match result {
+            Ok(batches) => {
+                let end = state.truth.read(log, from, batches.views.iter().map(|v| &v[..]));
+                assert_eq!(batches.end, end, "{log:?}: the end that a read names");
+                let committed = self.logs.positions(log).map_or(end, |p| p.committed);
+                assert!(end <= committed, "{log:?}: a read up to {end} above committed {committed}");
+                if let Some((_, next)) = state.verify.iter_mut().find(|(l, at)| *l == log && *at == from) {
+                    *next = end;
+                }
+            }
+            Err(ReadRefused::Busy) => {}
+            Err(ReadRefused::OutOfRange { start, .. }) if start > from => {
+                for (_, at) in state.verify.iter_mut().filter(|(l, at)| *l == log && *at == from) {
+                    *at = start;
+                }
+            }
+            Err(ReadRefused::UnknownLog) => {}
+            Err(ReadRefused::Fault(fault)) => {
+                assert!(state.faults_injected, "{log:?}: a read from {from} failed: {fault}");
+            }
+            Err(other) => panic!("{log:?}: a read from {from} was refused: {other:?}"),
+        }
+    }
+
+    /// Reads what recovery found, log by log, whole.
+    fn verify(&mut self, state: &mut Shared, ops: &mut Vec<Op>) {
+        for _ in 0..4 {
+            let Some((log, from)) = state.verify.front().copied() else { return };
+            if state.reading.values().any(|r| *r == (log, from)) {
+                state.verify.rotate_left(1);
+                continue;
+            }
+            let there = state.truth.has(log);
+            let upto = self.logs.positions(log).map_or(Offset(0), |p| p.committed);
+            if !there || from >= upto {
+                state.verify.pop_front();
+                continue;
+            }
+            self.read(state, log, from, ops);
+        }
+    }
+
+    fn read(&mut self, state: &mut Shared, log: TopicPartition, from: Offset, ops: &mut Vec<Op>) {
+        if state.reading.len() >= 4 {
+            return;
+        }
+        let Some(positions) = self.logs.positions(log) else { return };
+        let bytes_max = state.random.pick(&[1, 4096, 65_536]);
+        match self.logs.read(log, from, positions.committed, bytes_max, ops) {
+            ReadStart::Ready(batches) => self.read_done(state, log, from, Ok(batches)),
+            ReadStart::Pending(ticket) => {
+                state.reading.insert(ticket, (log, from));
+            }
+            ReadStart::AtEnd => {
+                assert!(
+                    from >= positions.committed,
+                    "{log:?}: a read from {from} below {positions:?} found nothing"
+                );
+            }
+            ReadStart::Refused(refused) => self.read_done(state, log, from, Err(refused)),
+        }
+    }
+
+    fn tick(&mut self, now: Now, state: &mut Shared, ops: &mut Vec<Op>) {
+        self.verify(state, ops);
+        if state.stage != Stage::Work {
+            return;
+        }
+        self.create_missing(state);
+        let logs = state.truth.logs();
+        if logs.is_empty() {
+            return;
+        }
+        for _ in 0..state.random.between(0, state.plan.appends_max) {
+            // The smaller of several draws: the first logs are busy, the last ones idle.
+            let skew = state.plan.skew;
+            let index = (0..skew).map(|_| state.random.index(logs.len())).min().unwrap_or(0);
+            self.append(now, state, logs[index]);
+        }
+        let log = state.random.pick(&logs);
+        let Some(positions) = self.logs.positions(log) else { return };
+        state.truth.positions(log, &positions);
+        if state.random.chance(state.plan.read) && positions.start < positions.committed {
+            let back = state.random.between(1, 200) as i64;
+            let from = Offset((positions.committed.0 - back).max(positions.start.0));
+            self.read(state, log, from, ops);
+        }
+        if state.random.chance(state.plan.trim) && positions.start < positions.committed {
+            let span = (positions.committed.0 - positions.start.0) as u64;
+            let before = positions.start.plus(state.random.between(1, span) as i64);
+            state.truth.trim_asked(log, before);
+            if let Err(refused) = self.logs.trim(log, before) {
+                assert!(state.halted, "{log:?}: a trim before {before} was refused: {refused:?}");
+            }
+        }
+        if state.random.chance(state.plan.remove) && !state.halted {
+            state.truth.remove(log);
+            state.removed.push(log);
+            self.logs.remove(log);
+        }
+    }
+
+    fn create_missing(&mut self, state: &mut Shared) {
+        while (state.truth.logs().len() as u64) < state.plan.logs {
+            let mut id = *b"simulated-topic\0";
+            id[..4].copy_from_slice(&(state.random.word() as u32).to_le_bytes());
+            id[15] = state.next_topic as u8;
+            let log =
+                TopicPartition { topic: TopicId(id), partition: PartitionId(state.random.below(3) as i32) };
+            match self.logs.create(log, state.options()) {
+                Ok(()) => {
+                    state.next_topic += 1;
+                    state.truth.create(log, state.plan.retention);
+                }
+                Err(CreateRefused::TooMany { .. }) => return,
+                Err(refused) => panic!("{log:?} could not be made: {refused:?}"),
+            }
+        }
+    }
+
+    fn append(&mut self, now: Now, state: &mut Shared, log: TopicPartition) {
+        let mut salt = state.random.word() >> 8;
+        let mut origin = BatchOrigin::NONE;
+        let mut wrong = false;
+        if state.plan.producers > 0 && state.random.chance(600_000) {
+            let producer = ProducerId(1000 + state.random.below(state.plan.producers) as i64);
+            let past = state.truth.of_producer(log, producer);
+            let next = past.last().map_or(Sequence(0), |b| b.sequence.plus((b.end.0 - b.base.0) as i32));
+            origin =
+                BatchOrigin { producer_id: producer, producer_epoch: ProducerEpoch(0), base_sequence: next };
+            let choice = state.random.below(100);
+            if choice < 20 && !past.is_empty() {
+                let back = state.random.below((past.len() as u64).min(WINDOW)) as usize;
+                let again = past[past.len() - 1 - back];
+                salt = again.salt;
+                origin.base_sequence = again.sequence;
+            } else if choice < 25 && !past.is_empty() {
+                origin.base_sequence = next.plus(state.random.between(1, 50) as i32);
+                wrong = true;
+            }
+        }
+        let batch = self.batch(state, origin, salt);
+        let header = batch.header;
+        match self.logs.append(now, log, &[batch]) {
+            Ok(told) => {
+                assert!(!wrong, "{log:?}: a gap in the sequence was taken: {header:?}");
+                state.truth.appended(log, &told, &header, salt);
+            }
+            Err(AppendRefused::Producer(refusal)) => {
+                assert!(wrong, "{log:?}: {header:?} was refused: {refusal:?}");
+                state.truth.counts.refused += 1;
+            }
+            Err(AppendRefused::NoRoom { .. }) => state.no_room += 1,
+            Err(AppendRefused::DiskFull | AppendRefused::Unknown { .. }) => {
+                assert!(state.faults_injected, "{log:?}: an append was refused without a fault");
+                state.halted = true;
+            }
+            Err(other) => panic!("{log:?}: an append was refused: {other:?}"),
+        }
+    }
+
+    /// The same bytes for the same salt and origin.
+    fn batch(&self, state: &Shared, origin: BatchOrigin, salt: u64) -> IncomingBatch {
+        let mut random = Random::new(salt);
+        let records = random.between(1, 4);
+        let large = random.chance(state.plan.large);
+        let bytes_max = if large { state.plan.large_bytes_max / records } else { 600 };
+        let mut builder = BatchBuilder::new(Vec::new());
+        for _ in 0..records {
+            let len = random.between(1, bytes_max) as usize;
+            let mut value = vec![0; len];
+            value.chunks_mut(8).for_each(|c| c.copy_from_slice(&random.word().to_le_bytes()[..c.len()]));
+            builder.push(1_780_000_000_000, None, Some(&value), []);
+        }
+        let bytes = builder.finish(origin);
+        // The batch lies somewhere in a receive buffer, not at its start.
+        let mut buffer = vec![0xee; 96];
+        buffer.extend(&bytes);
+        let view = View::copy_of(&buffer).slice(96..buffer.len());
+        let header: BatchHeader = *BatchView::parse(&view).expect("just built").header();
+        IncomingBatch { view, header }
+    }
+}
+
+impl Turn for LogsTurn {
+    fn turn(&mut self, now: Now, events: &mut Vec<Event>, ops: &mut Vec<Op>) -> Loop {
+        let shared = Rc::clone(&self.shared);
+        let state = &mut *shared.borrow_mut();
+        let mut tick = !self.started;
+        if !self.started {
+            self.started = true;
+            self.logs.start(now, ops);
+        }
+        for event in events.drain(..) {
+            match event {
+                Event::Timer { tag: TICK } => tick = true,
+                event => {
+                    assert!(Logs::owns_event(&event), "an event of nobody: {event:?}");
+                    self.logs.on_event(now, event, ops);
+                }
+            }
+        }
+        self.outcomes(state);
+        if tick && !self.stopping {
+            self.tick(now, state, ops);
+            let pause = state.random.between(1_000, state.plan.tick_ns_max);
+            ops.push(Op::Timer { at_ns: now.mono_ns + pause, tag: TICK });
+        }
+        if state.stage == Stage::Stop && !self.stopping {
+            self.stopping = true;
+            self.logs.stop(now, ops);
+        }
+        self.logs.pump(now, ops);
+        self.outcomes(state);
+        self.logs.check();
+        if self.stopping && self.logs.stopped() { Loop::Stop } else { Loop::Continue }
+    }
+}
