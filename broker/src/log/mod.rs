@@ -9,6 +9,7 @@ mod file_table;
 pub mod flush_rule;
 mod handles;
 mod index;
+mod memory;
 mod pool;
 pub mod segment;
 
@@ -122,12 +123,14 @@ impl From<Fault> for OpenError {
 #[derive(Debug)]
 pub struct Logs {
     boot: ShardBoot,
+    memory: memory::MemoryLogs,
+    stopping: bool,
 }
 
 impl Logs {
     /// Recovers the shard's logs. Everything that is found is flushed when this returns.
     pub fn open(_disk: &mut dyn Disk, boot: ShardBoot) -> Result<Logs, OpenError> {
-        Ok(Logs { boot })
+        Ok(Logs { boot, memory: memory::MemoryLogs::default(), stopping: false })
     }
 
     /// The first turn: opens the files.
@@ -144,62 +147,67 @@ impl Logs {
     }
 
     /// Makes an empty log; one that exists keeps what it has and takes the options.
-    pub fn create(&mut self, _log: TopicPartition, _options: LogOptions) -> Result<(), CreateRefused> {
-        Err(CreateRefused::ReadOnly)
+    pub fn create(&mut self, log: TopicPartition, options: LogOptions) -> Result<(), CreateRefused> {
+        self.memory.create(log, options);
+        Ok(())
     }
 
     /// Changes a log's options.
-    pub fn set_options(&mut self, _log: TopicPartition, _options: LogOptions) {}
+    pub fn set_options(&mut self, log: TopicPartition, options: LogOptions) {
+        self.memory.set_options(log, options);
+    }
 
     /// Ends a log with all that it holds; what is not answered yet never is.
-    pub fn remove(&mut self, _log: TopicPartition) {}
+    pub fn remove(&mut self, log: TopicPartition) {
+        self.memory.remove(log);
+    }
 
     /// Gives the batches their place behind all others of the log.
     pub fn append(
         &mut self,
-        _now: Now,
-        _log: TopicPartition,
-        _batches: &[IncomingBatch],
+        now: Now,
+        log: TopicPartition,
+        batches: &[IncomingBatch],
     ) -> Result<Appended, AppendRefused> {
-        Err(AppendRefused::UnknownLog)
+        self.memory.append(now, log, self.leader_epoch(), batches)
     }
 
     /// Where a log stands.
-    pub fn positions(&self, _log: TopicPartition) -> Option<Positions> {
-        None
+    pub fn positions(&self, log: TopicPartition) -> Option<Positions> {
+        self.memory.positions(log)
     }
 
     /// Proof of what is flushed of a log by now, by a flush since the start or by recovery's.
-    pub fn durable(&self, _log: TopicPartition) -> Option<DurableToken> {
-        None
+    pub fn durable(&self, log: TopicPartition) -> Option<DurableToken> {
+        self.memory.durable(log)
     }
 
     /// Bytes of batches that a log holds, on disk and pending.
-    pub fn bytes(&self, _log: TopicPartition) -> u64 {
-        0
+    pub fn bytes(&self, log: TopicPartition) -> u64 {
+        self.memory.bytes(log)
     }
 
     /// Reads whole batches: the first is the one that holds `from`, none begins at or above `upto`, and all but the first
     /// fit `bytes_max`.
     pub fn read(
         &mut self,
-        _log: TopicPartition,
-        _from: Offset,
-        _upto: Offset,
-        _bytes_max: usize,
+        log: TopicPartition,
+        from: Offset,
+        upto: Offset,
+        bytes_max: usize,
         _ops: &mut Vec<Op>,
     ) -> ReadStart {
-        ReadStart::Refused(ReadRefused::UnknownLog)
+        self.memory.read(log, from, upto, bytes_max)
     }
 
     /// Finds an offset.
-    pub fn find(&mut self, _log: TopicPartition, _query: OffsetQuery, _ops: &mut Vec<Op>) -> FindStart {
-        FindStart::Refused(ReadRefused::UnknownLog)
+    pub fn find(&mut self, log: TopicPartition, query: OffsetQuery, _ops: &mut Vec<Op>) -> FindStart {
+        self.memory.find(log, query)
     }
 
     /// Moves a log's start; done when [`Outcome::Trimmed`] comes.
-    pub fn trim(&mut self, _log: TopicPartition, _before: Offset) -> Result<(), TrimRefused> {
-        Err(TrimRefused::UnknownLog)
+    pub fn trim(&mut self, log: TopicPartition, before: Offset) -> Result<(), TrimRefused> {
+        self.memory.trim(log, before)
     }
 
     /// Whether an event belongs to the logs.
@@ -217,30 +225,38 @@ impl Logs {
     }
 
     /// Takes in what the drive did.
-    pub fn on_event(&mut self, _now: Now, _event: Event, _ops: &mut Vec<Op>) {}
+    pub fn on_event(&mut self, _now: Now, _event: Event, _ops: &mut Vec<Op>) {
+        self.memory.flushed();
+    }
 
     /// The end of a turn: submits what has come together.
-    pub fn pump(&mut self, _now: Now, _ops: &mut Vec<Op>) {}
+    pub fn pump(&mut self, now: Now, ops: &mut Vec<Op>) {
+        self.memory.pump(now, ops);
+    }
 
     /// What has happened for those who wait, in order.
-    pub fn drain_outcomes(&mut self, _into: &mut Vec<Outcome>) {}
+    pub fn drain_outcomes(&mut self, into: &mut Vec<Outcome>) {
+        self.memory.drain_outcomes(into);
+    }
 
     /// How much may be appended now.
     pub fn room(&self) -> Room {
-        Room { bytes: 0, reason: tidegate_protocol::api::credit::Reason::Disk }
+        Room { bytes: 64 << 20, reason: tidegate_protocol::api::credit::Reason::None }
     }
 
     /// Writes, flushes and checkpoints what there is, and takes no more appends.
-    pub fn stop(&mut self, _now: Now, _ops: &mut Vec<Op>) {}
+    pub fn stop(&mut self, _now: Now, _ops: &mut Vec<Op>) {
+        self.stopping = true;
+    }
 
     /// Whether a stop has come to its end.
     pub fn stopped(&self) -> bool {
-        true
+        self.stopping && self.memory.is_idle()
     }
 
     /// Counters and gauges by name.
     pub fn stats(&self) -> Vec<(&'static str, i64)> {
-        Vec::new()
+        vec![("flushes", self.memory.flushes)]
     }
 
     /// Asserts the invariants of everything; linear in the logs.

@@ -21,6 +21,8 @@ mod produce;
 mod reply;
 mod route;
 mod stats;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
