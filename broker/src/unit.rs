@@ -6,13 +6,15 @@ use tidegate_control::{Log, Severity};
 use tidegate_protocol::disk::frame::JournalIdentity;
 use tidegate_protocol::ids::{JournalId, ShardId};
 use tidegate_reactor::disk::{Disk, StdDisk};
-use tidegate_reactor::op::{Event, Fault, Letter, Loop, Now, Op, Turn};
+use tidegate_reactor::op::{Fault, Letter, Turn};
 
 use crate::config::{Config, Volatile};
 use crate::datadir::Wanted;
 use crate::limits::Limits;
+use crate::log::flush_rule::FlushRule;
 use crate::log::{Logs, OpenError, ShardBoot};
 use crate::problem::Problem;
+use crate::shard::{Order, Report, Shard, ShardLimits, ShardParts, Storage};
 use crate::site::Site;
 
 /// All that a shard's thread needs to begin.
@@ -21,8 +23,9 @@ pub struct UnitPlan {
     boot: ShardBoot,
     count: u16,
     seed: u64,
-    volatile: Volatile,
+    storage: Storage,
     advertise: String,
+    facts: Vec<(String, String)>,
 }
 
 /// What a shard's report says.
@@ -54,8 +57,9 @@ pub fn plans(config: &Config, site: &Site, log: &Log) -> Vec<UnitPlan> {
             },
             count,
             seed,
-            volatile: config.volatile,
+            storage: storage(config, site.flush_rule()),
             advertise: config.advertise.clone(),
+            facts: site.facts(),
         }
     });
     plans.collect()
@@ -73,9 +77,28 @@ impl UnitPlan {
     /// If what lies there cannot be served.
     pub fn recover(self) -> Result<Box<dyn Turn>, Problem> {
         let mut disk = StdDisk::new();
-        let shard = self.boot.shard;
+        let (shard, identity, incarnation) = (self.boot.shard, self.boot.identity, self.boot.incarnation);
         let logs = Logs::open(&mut disk, self.boot).map_err(|e| recovery_problem(shard, &e))?;
-        Ok(Box::new(Idle { shard, _logs: logs, first: true }))
+        Ok(Box::new(Shard::new(ShardParts {
+            shard,
+            shard_count: self.count,
+            node: identity.node,
+            cluster: identity.cluster,
+            incarnation,
+            seed: self.seed,
+            limits: ShardLimits::default(),
+            facts: self.facts,
+            advertised: vec![self.advertise; usize::from(self.count)],
+            storage: self.storage,
+            logs,
+        })))
+    }
+}
+
+fn storage(config: &Config, rule: &FlushRule) -> Storage {
+    match rule {
+        FlushRule::OneFlush | FlushRule::OwnFlush { .. } => Storage::Durable,
+        FlushRule::MemoryOnly { .. } => Storage::Volatile { allowed: config.volatile == Volatile::Allowed },
     }
 }
 
@@ -91,13 +114,17 @@ pub fn make_journal(
 
 /// The order by which a shard drains and ends.
 pub fn stop_letter() -> Letter {
-    Box::new(Stop)
+    Box::new(Order::Stop)
 }
 
 /// What a report means for the start.
 pub fn understand(letter: Letter) -> Told {
-    match letter.downcast::<Serving>() {
-        Ok(_) => Told::Serving,
+    match letter.downcast::<Report>().map(|report| *report) {
+        Ok(Report::Serving { .. }) => Told::Serving,
+        Ok(Report::Failed { shard, cause }) => Told::Failed(
+            Problem::new(cause, "nothing was changed; look at the directory with `tg dump`")
+                .at(format!("shard {shard}")),
+        ),
         Err(_) => Told::Nothing,
     }
 }
@@ -114,31 +141,5 @@ fn recovery_problem(shard: ShardId, error: &OpenError) -> Problem {
             "nothing was changed; look at it with `tg dump`, and restore the directory from a backup if the drive is at fault",
         )
         .at(file.display().to_string()),
-    }
-}
-
-struct Stop;
-struct Serving;
-
-struct Idle {
-    shard: ShardId,
-    _logs: Logs,
-    first: bool,
-}
-
-impl Turn for Idle {
-    fn turn(&mut self, _: Now, events: &mut Vec<Event>, ops: &mut Vec<Op>) -> Loop {
-        if std::mem::take(&mut self.first) {
-            ops.push(Op::Report { letter: Box::new(Serving) });
-        }
-        let mut goes_on = Loop::Continue;
-        for event in events.drain(..) {
-            match event {
-                Event::Accepted { socket } => ops.push(Op::Close { socket }),
-                Event::Order { letter } if letter.is::<Stop>() => goes_on = Loop::Stop,
-                _ => {}
-            }
-        }
-        goes_on
     }
 }

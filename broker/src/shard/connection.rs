@@ -277,9 +277,7 @@ impl Shard {
 
     /// The stream cannot be trusted any more: say why and close.
     fn connection_distrust(&mut self, id: ConnectionId, begun: &[u8], refusal: Refusal) {
-        let field = |range: std::ops::Range<usize>| begun.get(range);
-        let api = begun.get(LENGTH_LEN).copied().unwrap_or(0);
-        let correlation = field(8..12).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
+        let (api, correlation) = frame::claimed(begun);
         self.stats.streams_distrusted += 1;
         self.refuse(id, correlation, api, &refusal);
         self.connection_end(id);

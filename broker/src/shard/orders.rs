@@ -505,14 +505,7 @@ impl Shard {
     /// A random identity that no topic has or has had: from the shard's seed, which differs with every start.
     fn new_topic_id(&mut self) -> TopicId {
         loop {
-            let (high, low) = (self.random(), self.random());
-            let mut bytes = [0; 16];
-            bytes[..8].copy_from_slice(&high.to_le_bytes());
-            bytes[8..].copy_from_slice(&low.to_le_bytes());
-            // The bits that mark a random UUID (RFC 9562, version 4).
-            bytes[6] = bytes[6] & 0x0f | 0x40;
-            bytes[8] = bytes[8] & 0x3f | 0x80;
-            let topic = TopicId(bytes);
+            let topic = TopicId::from_random(self.random(), self.random());
             let coming = self.orders.as_ref().is_some_and(|orders| orders.coming.get(topic).is_some());
             if !coming && !self.topics.is_tombstoned(topic) && !topic.is_internal() {
                 return topic;
