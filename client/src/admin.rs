@@ -1,18 +1,31 @@
 //! Topics, offsets, metadata, status.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use tidegate_protocol::api::metadata::{MetadataReply, TopicInfo};
-use tidegate_protocol::api::offset::{ListOffsetsReply, OffsetQuery, StoredOffset};
-use tidegate_protocol::api::status::StatusReply;
-use tidegate_protocol::api::topic::{Setting, TopicDescription};
-use tidegate_protocol::ids::{Offset, PartitionId, TopicId};
+use tidegate_protocol::api::hello::Ping;
+use tidegate_protocol::api::metadata::{MetadataReply, MetadataRequest, TopicInfo};
+use tidegate_protocol::api::offset::{
+    DeleteRecordsReply, DeleteRecordsRequest, ListOffsetsReply, ListOffsetsRequest, OffsetCommitReply,
+    OffsetCommitRequest, OffsetFetchReply, OffsetFetchRequest, OffsetQuery, StoredOffset,
+};
+use tidegate_protocol::api::status::{StatusReply, StatusRequest};
+use tidegate_protocol::api::topic::{
+    AlterTopicRequest, CreateTopicReply, CreateTopicRequest, DeleteTopicRequest, DescribeTopicReply,
+    DescribeTopicRequest, Setting, TopicDescription,
+};
+use tidegate_protocol::frame::Kind;
+use tidegate_protocol::ids::{LeaderEpoch, Offset, PartitionId, TopicId, TopicPartition};
 
+use crate::client::{Repeat, Route, Shared, unknown_partition, unknown_topic};
+use crate::connection::unreadable;
 use crate::{Error, ErrorKind, Result};
 
 /// Administration; made by [`crate::Client::admin`].
 #[derive(Clone, Debug)]
-pub struct Admin {}
+pub struct Admin {
+    shared: Arc<Shared>,
+}
 
 /// A topic to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,41 +88,55 @@ impl TopicChange {
     }
 }
 
-fn being_written<T>() -> Result<T> {
-    Err(Error::new(ErrorKind::Closed, "being written"))
-}
-
 impl Admin {
+    pub(crate) fn new(shared: Arc<Shared>) -> Admin {
+        Admin { shared }
+    }
+
     /// Creates a topic; it is durable and known to every shard when this returns.
     ///
     /// # Errors
     /// `TopicExists`, `InvalidTopic` and whatever stands in the way of any request.
-    pub async fn create_topic(&self, _topic: TopicSpec) -> Result<TopicId> {
-        being_written()
+    pub async fn create_topic(&self, topic: TopicSpec) -> Result<TopicId> {
+        let TopicSpec { name, partitions, replication, settings } = topic;
+        let request = CreateTopicRequest { name, partitions, replication, settings };
+        let reply =
+            self.shared.call(Repeat::Never, |correlation, out| request.encode(correlation, out)).await?;
+        let reply =
+            CreateTopicReply::decode(&reply.frame()).map_err(|error| unreadable("the reply", &error))?;
+        Ok(reply.topic)
     }
 
     /// Deletes a topic with all its records.
     ///
     /// # Errors
     /// `UnknownTopic`.
-    pub async fn delete_topic(&self, _name: &str) -> Result<()> {
-        being_written()
+    pub async fn delete_topic(&self, name: &str) -> Result<()> {
+        let request = DeleteTopicRequest { name: name.to_string() };
+        self.shared.call(Repeat::Never, |correlation, out| request.encode(correlation, out)).await.map(|_| ())
     }
 
     /// Changes settings, adds partitions, or both.
     ///
     /// # Errors
     /// `UnknownTopic`, `InvalidTopic`.
-    pub async fn alter_topic(&self, _change: TopicChange) -> Result<()> {
-        being_written()
+    pub async fn alter_topic(&self, change: TopicChange) -> Result<()> {
+        let TopicChange { name, partitions, settings } = change;
+        let request = AlterTopicRequest { name, partitions, settings };
+        // The change names the values to reach, not steps: doing it twice is the same.
+        self.shared
+            .call(Repeat::Harmless, |correlation, out| request.encode(correlation, out))
+            .await
+            .map(|_| ())
     }
 
     /// One topic with its settings and positions.
     ///
     /// # Errors
     /// `UnknownTopic`.
-    pub async fn describe_topic(&self, _name: &str) -> Result<TopicDescription> {
-        being_written()
+    pub async fn describe_topic(&self, name: &str) -> Result<TopicDescription> {
+        let topics = self.describe(vec![name.to_string()]).await?;
+        topics.into_iter().find(|topic| topic.name == name).ok_or_else(|| unknown_topic(name))
     }
 
     /// All topics but the internal ones, with their settings and positions, by name.
@@ -117,7 +144,7 @@ impl Admin {
     /// # Errors
     /// Whatever stands in the way of any request.
     pub async fn describe_topics(&self) -> Result<Vec<TopicDescription>> {
-        being_written()
+        self.describe(Vec::new()).await
     }
 
     /// All topics but the internal ones, by name.
@@ -125,7 +152,9 @@ impl Admin {
     /// # Errors
     /// Whatever stands in the way of any request.
     pub async fn list_topics(&self) -> Result<Vec<TopicInfo>> {
-        being_written()
+        let mut topics = self.metadata().await?.topics;
+        topics.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(topics)
     }
 
     /// Nodes, shards, topics, partitions.
@@ -133,7 +162,7 @@ impl Admin {
     /// # Errors
     /// Whatever stands in the way of any request.
     pub async fn metadata(&self) -> Result<MetadataReply> {
-        being_written()
+        self.shared.metadata(&MetadataRequest::All).await
     }
 
     /// One offset of one partition.
@@ -142,11 +171,12 @@ impl Admin {
     /// `UnknownTopic`, `UnknownPartition`.
     pub async fn list_offset(
         &self,
-        _topic: &str,
-        _partition: PartitionId,
-        _query: OffsetQuery,
+        topic: &str,
+        partition: PartitionId,
+        query: OffsetQuery,
     ) -> Result<ListOffsetsReply> {
-        being_written()
+        let place = self.place(topic, partition).await?;
+        list_offset(&self.shared, place, query).await
     }
 
     /// The same question to every partition, in their order.
@@ -155,10 +185,16 @@ impl Admin {
     /// `UnknownTopic`.
     pub async fn list_offsets(
         &self,
-        _topic: &str,
-        _query: OffsetQuery,
+        topic: &str,
+        query: OffsetQuery,
     ) -> Result<Vec<(PartitionId, ListOffsetsReply)>> {
-        being_written()
+        let route = self.shared.route(topic).await?;
+        let mut found = Vec::with_capacity(route.partitions.len());
+        for partition in &route.partitions {
+            let place = TopicPartition { topic: route.topic, partition: partition.partition };
+            found.push((partition.partition, list_offset(&self.shared, place, query).await?));
+        }
+        Ok(found)
     }
 
     /// Trims a partition: everything below `before` is gone. Returns the new start.
@@ -167,11 +203,16 @@ impl Admin {
     /// `UnknownTopic`, `UnknownPartition`, `OffsetOutOfRange`.
     pub async fn delete_records(
         &self,
-        _topic: &str,
-        _partition: PartitionId,
-        _before: Offset,
+        topic: &str,
+        partition: PartitionId,
+        before: Offset,
     ) -> Result<Offset> {
-        being_written()
+        let request = DeleteRecordsRequest { partition: self.place(topic, partition).await?, before };
+        let reply =
+            self.shared.call(Repeat::Harmless, |correlation, out| request.encode(correlation, out)).await?;
+        let reply =
+            DeleteRecordsReply::decode(&reply.frame()).map_err(|error| unreadable("the reply", &error))?;
+        Ok(reply.start)
     }
 
     /// Stores where the named consumer continues; durable when this returns.
@@ -180,19 +221,21 @@ impl Admin {
     /// `UnknownTopic`, `UnknownPartition`.
     pub async fn commit_offsets(
         &self,
-        _consumer: &str,
-        _topic: &str,
-        _offsets: &[(PartitionId, Offset)],
+        consumer: &str,
+        topic: &str,
+        offsets: &[(PartitionId, Offset)],
     ) -> Result<()> {
-        being_written()
+        let route = self.shared.route(topic).await?;
+        commit_offsets(&self.shared, consumer, route.topic, offsets).await
     }
 
     /// Where the named consumer continues in this topic; partitions without a stored offset are absent.
     ///
     /// # Errors
     /// `UnknownTopic`.
-    pub async fn fetch_offsets(&self, _consumer: &str, _topic: &str) -> Result<Vec<StoredOffset>> {
-        being_written()
+    pub async fn fetch_offsets(&self, consumer: &str, topic: &str) -> Result<Vec<StoredOffset>> {
+        let route = self.shared.route(topic).await?;
+        fetch_offsets(&self.shared, consumer, &route).await
     }
 
     /// What the broker is, and what its shards have counted since they started.
@@ -200,7 +243,11 @@ impl Admin {
     /// # Errors
     /// Whatever stands in the way of any request.
     pub async fn status(&self) -> Result<StatusReply> {
-        being_written()
+        let reply = self
+            .shared
+            .call(Repeat::Harmless, |correlation, out| StatusRequest.encode(correlation, out))
+            .await?;
+        StatusReply::decode(&reply.frame()).map_err(|error| unreadable("the status", &error))
     }
 
     /// The time to the broker and back.
@@ -208,6 +255,88 @@ impl Admin {
     /// # Errors
     /// Whatever stands in the way of any request.
     pub async fn ping(&self) -> Result<Duration> {
-        being_written()
+        let ping = Ping { nonce: 1, produce_bytes: 0, produce_limit: 0 };
+        let sent = Instant::now();
+        self.shared
+            .call(Repeat::Harmless, |correlation, out| ping.encode(Kind::Request, correlation, out))
+            .await?;
+        Ok(sent.elapsed())
     }
+
+    async fn describe(&self, names: Vec<String>) -> Result<Vec<TopicDescription>> {
+        let request = DescribeTopicRequest { names };
+        let reply =
+            self.shared.call(Repeat::Harmless, |correlation, out| request.encode(correlation, out)).await?;
+        let reply = DescribeTopicReply::decode(&reply.frame())
+            .map_err(|error| unreadable("the description", &error))?;
+        let mut topics = reply.topics;
+        topics.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(topics)
+    }
+
+    async fn place(&self, topic: &str, partition: PartitionId) -> Result<TopicPartition> {
+        let route = self.shared.route(topic).await?;
+        if !route.partitions.iter().any(|known| known.partition == partition) {
+            return Err(unknown_partition(topic, partition, route.partitions.len()));
+        }
+        Ok(TopicPartition { topic: route.topic, partition })
+    }
+}
+
+/// One offset of one partition.
+pub(crate) async fn list_offset(
+    shared: &Shared,
+    partition: TopicPartition,
+    query: OffsetQuery,
+) -> Result<ListOffsetsReply> {
+    let request = ListOffsetsRequest { partition, query };
+    let reply = shared.call(Repeat::Harmless, |correlation, out| request.encode(correlation, out)).await?;
+    ListOffsetsReply::decode(&reply.frame()).map_err(|error| unreadable("the offset", &error))
+}
+
+/// Stores where a named consumer continues.
+pub(crate) async fn commit_offsets(
+    shared: &Shared,
+    consumer: &str,
+    topic: TopicId,
+    offsets: &[(PartitionId, Offset)],
+) -> Result<()> {
+    let stored = offsets.iter().map(|&(partition, offset)| StoredOffset {
+        partition: TopicPartition { topic, partition },
+        offset,
+        leader_epoch: LeaderEpoch::UNKNOWN,
+        metadata: String::new(),
+    });
+    let request = OffsetCommitRequest {
+        group: consumer.to_string(),
+        generation: -1,
+        member: String::new(),
+        offsets: stored.collect(),
+    };
+    let reply = shared.call(Repeat::Harmless, |correlation, out| request.encode(correlation, out)).await?;
+    let reply = OffsetCommitReply::decode(&reply.frame()).map_err(|error| unreadable("the reply", &error))?;
+    for (code, (partition, offset)) in reply.results.iter().zip(offsets) {
+        if let Some(code) = code {
+            let cause =
+                format!("offset {offset} of partition {partition} was not stored: {}", code.meaning());
+            return Err(Error::new(ErrorKind::Refused(*code), cause));
+        }
+    }
+    Ok(())
+}
+
+/// Where a named consumer continues in a topic.
+pub(crate) async fn fetch_offsets(
+    shared: &Shared,
+    consumer: &str,
+    route: &Route,
+) -> Result<Vec<StoredOffset>> {
+    let partitions = route.partitions.iter();
+    let partitions =
+        partitions.map(|known| TopicPartition { topic: route.topic, partition: known.partition });
+    let request = OffsetFetchRequest { group: consumer.to_string(), partitions: partitions.collect() };
+    let reply = shared.call(Repeat::Harmless, |correlation, out| request.encode(correlation, out)).await?;
+    let reply =
+        OffsetFetchReply::decode(&reply.frame()).map_err(|error| unreadable("the offsets", &error))?;
+    Ok(reply.offsets)
 }

@@ -23,11 +23,14 @@
 //! # }
 //! ```
 //!
-//! Reading order of the code: `client` (what is shared), `connection` (frames over one socket), `producer`, `consumer`,
+//! Reading order of the code: `client` (what is shared), `connection` (frames over one socket), `calls` (requests
+//! and replies), `producer`, `consumer`,
 //! `admin`, `retry`, `error`.
 
 mod admin;
+mod calls;
 mod client;
+mod connection;
 mod consumer;
 mod error;
 mod producer;

@@ -1,14 +1,34 @@
 //! Producing: records go into a batch of their partition in place, batches go to the partition's shard.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-use std::time::Duration;
+//!
+//! Reading order: this file (what an application sees), `state` (what clones and lanes share), `queue` (one partition's
+//! batches and what refusals mean), `lane` (the task of one shard's connection), `ticket`.
+
+mod lane;
+mod queue;
+mod state;
+mod ticket;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tidegate_protocol::api::produce::{Acks, Level, StageTimes};
+use tidegate_protocol::api::producer::{ProducerInitReply, ProducerInitRequest};
+pub use tidegate_protocol::batch::Compression;
 use tidegate_protocol::ids::{LeaderEpoch, Offset, PartitionId};
+use tokio::sync::Notify;
 
+use self::queue::{Done, Identity};
+use self::state::{Added, Phase, Settings, State};
+use self::ticket::BatchOutcome;
+pub use self::ticket::Ticket;
+use crate::client::{Repeat, Route, Shared};
+use crate::connection::unreadable;
 use crate::{Error, ErrorKind, Result};
+
+/// No batch is smaller than this, whatever is asked for.
+const BATCH_BYTES_MIN: usize = 1024;
 
 /// A record to produce; everything in it is borrowed until it stands in its batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,22 +82,6 @@ impl<'a> Record<'a> {
         self.partition = Some(partition);
         self
     }
-}
-
-/// How batches are compressed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Compression {
-    /// Not at all.
-    #[default]
-    None,
-    /// Gzip.
-    Gzip,
-    /// Snappy, in the framing that Kafka's clients use.
-    Snappy,
-    /// LZ4 frames.
-    Lz4,
-    /// Zstandard; needs the cargo feature `zstd`.
-    Zstd,
 }
 
 /// Which partition a record without an explicit one goes to.
@@ -189,64 +193,93 @@ pub struct ProducerStats {
     pub memory_used: u64,
 }
 
+/// Is told every [`ProducerEvent`].
+type Observer = Arc<dyn Fn(&ProducerEvent) + Send + Sync>;
+
 /// Settings of a producer; made by [`crate::Client::producer`].
 pub struct ProducerBuilder {
+    client: Arc<Shared>,
     topic: String,
+    settings: Settings,
+    observer: Option<Observer>,
 }
 
 impl ProducerBuilder {
-    pub(crate) fn new(topic: &str) -> ProducerBuilder {
-        ProducerBuilder { topic: topic.to_string() }
+    pub(crate) fn new(client: Arc<Shared>, topic: &str) -> ProducerBuilder {
+        let settings = Settings {
+            acks: Acks::Leader,
+            compression: Compression::None,
+            partitioning: Partitioning::Keyed,
+            linger: Linger::Adaptive,
+            idempotent: true,
+            batch_bytes: 256 * 1024,
+            memory_bytes: 64 * 1024 * 1024,
+            max_in_flight: 4,
+            delivery_timeout: Duration::from_secs(120),
+        };
+        ProducerBuilder { client, topic: topic.to_string(), settings, observer: None }
     }
 
     /// When a batch counts as acknowledged. Default: [`Acks::Leader`], flushed on the leader's drive.
-    pub fn acks(self, _acks: Acks) -> ProducerBuilder {
+    pub fn acks(mut self, acks: Acks) -> ProducerBuilder {
+        self.settings.acks = acks;
         self
     }
 
     /// How batches are compressed. Default: not at all.
-    pub fn compression(self, _compression: Compression) -> ProducerBuilder {
+    pub fn compression(mut self, compression: Compression) -> ProducerBuilder {
+        self.settings.compression = compression;
         self
     }
 
     /// Which partition a record without an explicit one goes to. Default: by key.
-    pub fn partitioning(self, _partitioning: Partitioning) -> ProducerBuilder {
+    pub fn partitioning(mut self, partitioning: Partitioning) -> ProducerBuilder {
+        self.settings.partitioning = partitioning;
         self
     }
 
     /// How long a batch that is not full waits. Default: adaptive.
-    pub fn linger(self, _linger: Linger) -> ProducerBuilder {
+    pub fn linger(mut self, linger: Linger) -> ProducerBuilder {
+        self.settings.linger = linger;
         self
     }
 
     /// Without idempotence a batch that is sent again may be stored twice. On by default; always off with
     /// [`Acks::None`].
-    pub fn without_idempotence(self) -> ProducerBuilder {
+    pub fn without_idempotence(mut self) -> ProducerBuilder {
+        self.settings.idempotent = false;
         self
     }
 
-    /// The size at which a batch is full, in bytes before compression. Default: 256 KiB; never above the broker's limit.
-    pub fn batch_bytes(self, _bytes: usize) -> ProducerBuilder {
+    /// The size at which a batch is full, in bytes before compression, at least 1 KiB. Default: 256 KiB; never above the
+    /// broker's limit.
+    pub fn batch_bytes(mut self, bytes: usize) -> ProducerBuilder {
+        self.settings.batch_bytes = bytes;
         self
     }
 
-    /// The bound of the memory that unacknowledged records take, in bytes: `enqueue` waits beyond it. Default: 64 MiB.
-    pub fn memory_bytes(self, _bytes: usize) -> ProducerBuilder {
+    /// The bound of the memory that unacknowledged records take, in bytes: `enqueue` waits beyond it, so at least one
+    /// record always fits. Default: 64 MiB.
+    pub fn memory_bytes(mut self, bytes: usize) -> ProducerBuilder {
+        self.settings.memory_bytes = bytes;
         self
     }
 
-    /// Batches in flight per partition; kept below what the broker remembers for idempotence. Default: 4.
-    pub fn max_in_flight(self, _batches: usize) -> ProducerBuilder {
+    /// Batches in flight per partition, at least 1; kept below what the broker remembers for idempotence. Default: 4.
+    pub fn max_in_flight(mut self, batches: usize) -> ProducerBuilder {
+        self.settings.max_in_flight = batches;
         self
     }
 
     /// How long a batch is tried, retries included, before its records fail. Default: 2 min.
-    pub fn delivery_timeout(self, _timeout: Duration) -> ProducerBuilder {
+    pub fn delivery_timeout(mut self, timeout: Duration) -> ProducerBuilder {
+        self.settings.delivery_timeout = timeout;
         self
     }
 
     /// Called for every acknowledged, failed or lost batch, from the producer's own tasks: it must not block.
-    pub fn observe(self, _observer: impl Fn(&ProducerEvent) + Send + Sync + 'static) -> ProducerBuilder {
+    pub fn observe(mut self, observer: impl Fn(&ProducerEvent) + Send + Sync + 'static) -> ProducerBuilder {
+        self.observer = Some(Arc::new(observer));
         self
     }
 
@@ -255,29 +288,105 @@ impl ProducerBuilder {
     /// # Errors
     /// `UnknownTopic`; a setting that makes no sense.
     pub async fn start(self) -> Result<Producer> {
-        Err(Error::new(ErrorKind::Closed, format!("being written: {}", self.topic)))
+        let ProducerBuilder { client, topic, mut settings, observer } = self;
+        if settings.compression == Compression::Zstd && !cfg!(feature = "zstd") {
+            let cause = "this build of the SDK cannot compress with zstd";
+            return Err(Error::new(ErrorKind::InvalidArgument, cause)
+                .with_hint("build it with the cargo feature `zstd`, or choose another compression"));
+        }
+        let batch_bytes_max = client.batch_bytes_max.max(BATCH_BYTES_MIN);
+        settings.batch_bytes = settings.batch_bytes.clamp(BATCH_BYTES_MIN, batch_bytes_max);
+        settings.memory_bytes = settings.memory_bytes.max(1);
+        settings.idempotent &= settings.acks != Acks::None;
+        settings.max_in_flight = settings.max_in_flight.max(1);
+        let route = client.route(&topic).await?;
+        let identity = if settings.idempotent { Some(init_identity(&client, None).await?) } else { None };
+        let state = Mutex::new(State::new(&topic, settings, batch_bytes_max));
+        let inner = Inner { client, topic, state, room: Notify::new(), observer };
+        let inner = Arc::new(inner);
+        inner.set_route(&route, identity);
+        Ok(Producer { handle: Arc::new(Handle { inner }) })
     }
+}
+
+impl fmt::Debug for ProducerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProducerBuilder").field("topic", &self.topic).finish_non_exhaustive()
+    }
+}
+
+/// A new identity, or the next epoch of one.
+async fn init_identity(client: &Shared, known: Option<Identity>) -> Result<Identity> {
+    let request = ProducerInitRequest {
+        transactional_id: None,
+        transaction_timeout_ms: 0,
+        producer: known.map(|known| (known.id, known.epoch)),
+    };
+    let reply = client.call(Repeat::Harmless, |correlation, out| request.encode(correlation, out)).await?;
+    let reply =
+        ProducerInitReply::decode(&reply.frame()).map_err(|error| unreadable("the producer id", &error))?;
+    Ok(Identity { id: reply.producer_id, epoch: reply.producer_epoch })
 }
 
 /// Produces to one topic. Cheap to clone; the clones share batches, memory and connections.
 #[derive(Clone)]
-pub struct Producer {}
+pub struct Producer {
+    handle: Arc<Handle>,
+}
+
+/// Ends the producer with its last clone; what was enqueued is still sent.
+struct Handle {
+    inner: Arc<Inner>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.inner.close();
+    }
+}
+
+/// What clones and lanes share.
+struct Inner {
+    client: Arc<Shared>,
+    topic: String,
+    state: Mutex<State>,
+    /// Memory became free.
+    room: Notify,
+    observer: Option<Observer>,
+}
 
 impl Producer {
     /// Puts a record into its batch and returns as soon as it stands there; waits only while the memory is full.
     ///
     /// # Errors
     /// The record is too large, its partition does not exist, or the producer is closed.
-    pub async fn enqueue(&self, _record: Record<'_>) -> Result<Ticket> {
-        Err(Error::new(ErrorKind::Closed, "being written"))
+    pub async fn enqueue(&self, record: Record<'_>) -> Result<Ticket> {
+        let inner = &self.handle.inner;
+        let timestamp_ms = record.timestamp_ms.unwrap_or_else(now_ms);
+        let added = match inner.add(&record, timestamp_ms)? {
+            Added::Full => inner.add_patiently(&record, timestamp_ms).await?,
+            added => added,
+        };
+        let Added::In { slot, index, filled, .. } = added else {
+            unreachable!("add_patiently waits for room")
+        };
+        if filled {
+            // Gives the lane a turn where it shares this thread, so that full batches leave before the memory is full.
+            tokio::task::yield_now().await;
+        }
+        Ok(Ticket::new(slot, index))
     }
 
     /// As [`Producer::enqueue`], but returns none instead of waiting while the memory is full.
     ///
     /// # Errors
     /// As [`Producer::enqueue`].
-    pub fn try_enqueue(&self, _record: Record<'_>) -> Result<Option<Ticket>> {
-        Err(Error::new(ErrorKind::Closed, "being written"))
+    pub fn try_enqueue(&self, record: Record<'_>) -> Result<Option<Ticket>> {
+        let timestamp_ms = record.timestamp_ms.unwrap_or_else(now_ms);
+        match self.handle.inner.add(&record, timestamp_ms)? {
+            Added::Full => Ok(None),
+            Added::In { slot, index, .. } => Ok(Some(Ticket::new(slot, index))),
+        }
     }
 
     /// Puts a record into its batch and waits for the acknowledgement.
@@ -291,9 +400,22 @@ impl Producer {
     /// Waits until everything enqueued before is acknowledged or has failed.
     ///
     /// # Errors
-    /// The first error of those records that failed since the last flush.
+    /// The first failure since the last flush.
     pub async fn flush(&self) -> Result<()> {
-        Ok(())
+        let slots: Vec<_> = {
+            let state = self.handle.inner.lock();
+            state.queues.iter().flat_map(|queue| queue.slots().cloned()).collect()
+        };
+        let mut failed = None;
+        for slot in slots {
+            if let Err(error) = BatchOutcome::new(slot).await {
+                failed.get_or_insert(error);
+            }
+        }
+        match self.handle.inner.lock().first_error.take().or(failed) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
     }
 
     /// Flushes, then ends the producer and its clones.
@@ -301,28 +423,146 @@ impl Producer {
     /// # Errors
     /// As [`Producer::flush`].
     pub async fn close(self) -> Result<()> {
-        Ok(())
+        self.handle.inner.close();
+        self.flush().await
     }
 
     /// Partitions of the topic, as known.
     pub fn partition_count(&self) -> i32 {
-        0
+        self.handle.inner.lock().queues.len() as i32
     }
 
     /// What it has counted.
     pub fn stats(&self) -> ProducerStats {
-        ProducerStats::default()
+        let state = self.handle.inner.lock();
+        ProducerStats { memory_used: state.memory_used as u64, ..state.stats }
     }
 }
 
-/// The acknowledgement to come of one record. Dropping it is fine: the record is sent all the same.
-#[derive(Debug)]
-pub struct Ticket {}
+impl fmt::Debug for Producer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Producer").field("topic", &self.handle.inner.topic).finish_non_exhaustive()
+    }
+}
 
-impl Future for Ticket {
-    type Output = Result<Ack>;
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic under the lock is a bug that was reported already; the state is plain data.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
-    fn poll(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<Result<Ack>> {
-        Poll::Ready(Err(Error::new(ErrorKind::Closed, "being written")))
+    fn add(&self, record: &Record<'_>, timestamp_ms: i64) -> Result<Added> {
+        let added = self.lock().add(record, timestamp_ms)?;
+        if let Added::In { wake: Some(wake), .. } = &added {
+            wake.notify_one();
+        }
+        Ok(added)
+    }
+
+    async fn add_patiently(&self, record: &Record<'_>, timestamp_ms: i64) -> Result<Added> {
+        let began = Instant::now();
+        loop {
+            let mut room = std::pin::pin!(self.room.notified());
+            // Stands in the list before the memory is looked at, so that no wake-up is missed.
+            room.as_mut().enable();
+            match self.add(record, timestamp_ms)? {
+                Added::Full => room.await,
+                added => {
+                    self.lock().stats.memory_wait_us += began.elapsed().as_micros() as u64;
+                    return Ok(added);
+                }
+            }
+        }
+    }
+
+    fn close(&self) {
+        let mut state = self.lock();
+        state.phase = Phase::Closed;
+        for lane in &state.lanes {
+            lane.wake.notify_one();
+        }
+        drop(state);
+        self.room.notify_waiters();
+    }
+
+    /// Takes over where the partitions are, and starts the lanes that are missing.
+    fn set_route(self: &Arc<Inner>, route: &Route, identity: Option<Identity>) {
+        let mut done = Vec::new();
+        let to_start = self.lock().set_route(route, identity, &mut done);
+        for lane in to_start {
+            tokio::spawn(lane::run(self.clone(), lane));
+        }
+        self.complete(done);
+    }
+
+    /// Counts what is done, then tells everybody, without the lock.
+    fn complete(&self, done: Vec<Done>) {
+        if done.is_empty() {
+            return;
+        }
+        let mut freed = 0;
+        let mut told = Vec::with_capacity(done.len());
+        let mut state = self.lock();
+        for Done { slot, event, freed: bytes, buffer } in done {
+            freed += bytes;
+            state.memory_used -= bytes;
+            state.count(&event);
+            state.recycle(buffer);
+            told.push((slot, event));
+        }
+        drop(state);
+        for (slot, event) in told {
+            if let Some((slot, outcome)) = slot {
+                slot.settle(outcome);
+            }
+            if let Some(observer) = &self.observer {
+                observer(&event);
+            }
+        }
+        if freed > 0 {
+            self.room.notify_waiters();
+        }
+    }
+}
+
+impl State {
+    fn count(&mut self, event: &ProducerEvent) {
+        let stats = &mut self.stats;
+        match event {
+            ProducerEvent::Acknowledged(ack) => {
+                stats.records_acked += u64::from(ack.record_count);
+                stats.batches_acked += 1;
+                stats.bytes_acked += u64::from(ack.bytes);
+            }
+            ProducerEvent::Failed { record_count, error, .. } => {
+                stats.records_failed += u64::from(*record_count);
+                self.first_error.get_or_insert_with(|| error.clone());
+            }
+            ProducerEvent::Lost { record_count, .. } => stats.records_lost += u64::from(*record_count),
+        }
+    }
+}
+
+fn now_ms() -> i64 {
+    // A clock before 1970 is no clock; the broker's append time stands beside it anyway.
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn sample_ack(base_offset: i64) -> BatchAck {
+        BatchAck {
+            partition: PartitionId(0),
+            base_offset: Offset(base_offset),
+            record_count: 3,
+            bytes: 100,
+            level: Level::Disk,
+            append_time_ms: 5,
+            leader_epoch: LeaderEpoch(0),
+            stages: StageTimes::default(),
+            round_trip_us: 1,
+        }
     }
 }

@@ -459,5 +459,19 @@ pub fn set_append_time(batch: &mut [u8], append_time_ms: i64) {
     batch[CRC_AT..HEAD_LEN].copy_from_slice(&crc.to_be_bytes());
 }
 
+/// Says in the batch at the front of `batch` who it is from, and computes its checksum anew.
+///
+/// # Panics
+/// If `batch` is not a whole batch that [`BatchView::parse`] has accepted.
+pub fn set_origin(batch: &mut [u8], origin: BatchOrigin) {
+    let (layout, _) = Layout::mut_from_prefix(batch).expect("a whole batch");
+    layout.producer_id = I64::new(origin.producer_id.0);
+    layout.producer_epoch = I16::new(origin.producer_epoch.0);
+    layout.base_sequence = I32::new(origin.base_sequence.0);
+    let end = LENGTH_END + layout.length.get() as usize;
+    let crc = crc::of(&batch[HEAD_LEN..end]);
+    batch[CRC_AT..HEAD_LEN].copy_from_slice(&crc.to_be_bytes());
+}
+
 #[cfg(test)]
 mod tests;

@@ -73,6 +73,18 @@ fn place_and_append_time_are_set_without_reading_the_records() {
 }
 
 #[test]
+fn a_batch_that_gets_another_origin_is_as_if_built_with_it() {
+    let origin = |id, epoch, sequence| BatchOrigin {
+        producer_id: ProducerId(id),
+        producer_epoch: ProducerEpoch(epoch),
+        base_sequence: Sequence(sequence),
+    };
+    let mut bytes = build(origin(7, 0, 1000));
+    set_origin(&mut bytes, origin(7, 1, 0));
+    assert_eq!(bytes, build(origin(7, 1, 0)));
+}
+
+#[test]
 fn consecutive_batches_are_gone_through_and_an_error_ends_it() {
     let one = build(BatchOrigin::NONE);
     let mut bytes = [one.clone(), one.clone()].concat();
