@@ -329,10 +329,10 @@ impl Session {
                 let request = CreateTopicRequest::decode(frame).unwrap();
                 let mut broker = self.fake.lock();
                 if broker.topics.iter().any(|(name, ..)| *name == request.name) {
-                    Err(ErrorBody {
-                        hint: "choose another name".into(),
-                        ..ErrorBody::of(ErrorCode::TopicExists)
-                    })
+                    {
+                        let hint = "choose another name".into();
+                        Err(Box::new(ErrorBody { hint, ..ErrorBody::of(ErrorCode::TopicExists) }))
+                    }
                 } else {
                     let topic = broker.create(&request.name, request.partitions);
                     drop(broker);
