@@ -277,7 +277,8 @@ impl ProducerBuilder {
         self
     }
 
-    /// Called for every acknowledged, failed or lost batch, from the producer's own tasks: it must not block.
+    /// Called for every acknowledged, failed or lost batch, before its tickets and a flush that waits for it are done.
+    /// It is called from the producer's own tasks: it must not block.
     pub fn observe(mut self, observer: impl Fn(&ProducerEvent) + Send + Sync + 'static) -> ProducerBuilder {
         self.observer = Some(Arc::new(observer));
         self
@@ -512,11 +513,12 @@ impl Inner {
         }
         drop(state);
         for (slot, event) in told {
-            if let Some((slot, outcome)) = slot {
-                slot.settle(outcome);
-            }
+            // The observer first: whoever waits for a flush may then look at what it was told.
             if let Some(observer) = &self.observer {
                 observer(&event);
+            }
+            if let Some((slot, outcome)) = slot {
+                slot.settle(outcome);
             }
         }
         if freed > 0 {

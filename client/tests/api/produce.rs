@@ -100,6 +100,26 @@ async fn records_without_a_key_go_round_all_partitions() {
     assert!(counts.iter().all(|&count| count > 200), "{counts:?}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_observer_knows_of_everything_that_a_flush_has_waited_for() {
+    let fake = Fake::with_topic(4).await;
+    let told = Arc::new(Mutex::new(0));
+    let counted = told.clone();
+    let observe = move |event: &ProducerEvent| {
+        if let ProducerEvent::Acknowledged(ack) = event {
+            *counted.lock().unwrap() += ack.record_count;
+        }
+    };
+    let producer = client(&fake).await.producer("t").observe(observe).start().await.unwrap();
+    for round in 1..50 {
+        for text in texts(0..100) {
+            producer.enqueue(Record::new(text.as_bytes())).await.unwrap();
+        }
+        producer.flush().await.unwrap();
+        assert_eq!(*told.lock().unwrap(), round * 100);
+    }
+}
+
 #[tokio::test]
 async fn a_cut_between_storing_and_answering_repeats_nothing() {
     let fake = Fake::with_topic(1).await;
