@@ -53,12 +53,12 @@ impl Site {
         }
     }
 
-    #[expect(clippy::type_complexity, reason = "the parts of a `Site`, taken apart once")]
     fn open_in(
         config: &Config,
         root: &Path,
     ) -> Result<(StdDisk, DataDir, Incarnation, StorageFacts, FlushRule, DirLock), Problem> {
         let place = || format!("--data {}", root.display());
+        check_ours(root)?;
         check_direct(root)?;
         let lock = DirLock::take(&root.join("lock")).map_err(|e| lock_problem(&e))?;
         let storage = gather(root)?;
@@ -221,6 +221,25 @@ fn shard_count(shards: Shards) -> u16 {
         Shards::Exactly(count) => count,
         Shards::AsFound => u16::try_from(cpu::allowed().len().clamp(1, SHARDS_MAX)).expect("bounded above"),
     }
+}
+
+/// A directory of other things is not even locked.
+fn check_ours(root: &Path) -> Result<(), Problem> {
+    let entries = fs::read_dir(root)
+        .and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>())
+        .map_err(|e| {
+            explain_io("cannot read the data directory", format!("--data {}", root.display()), &e)
+        })?;
+    let mut names: Vec<String> = entries.iter().map(|name| name.to_string_lossy().into_owned()).collect();
+    if names.iter().any(|name| name == "superblock") {
+        return Ok(());
+    }
+    names.retain(|name| name != "lock" && name != "lost+found");
+    names.sort();
+    if names.is_empty() {
+        return Ok(());
+    }
+    Err(open_problem(&OpenError::NotOurs { root: root.to_owned(), names }))
 }
 
 fn check_direct(root: &Path) -> Result<(), Problem> {

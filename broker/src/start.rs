@@ -9,7 +9,7 @@
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
@@ -98,15 +98,16 @@ pub fn start_with(config: Config, signals: SignalsOf) -> Result<Running, StartEr
             return Err(problem.into());
         }
     };
+    // Who reads it finds the listener's queue open; nothing was promised yet if it cannot be written.
+    if let Err(problem) = write_port_file(config.port_file.as_deref(), addr) {
+        units.stop();
+        site.abandon();
+        return Err(problem.into());
+    }
     units.doors[0].give(Order::Listen(listener));
     let mut facts = site.facts();
     facts.extend([("listen".into(), addr.to_string()), ("reactor".into(), "glommio".into())]);
     let running = Running { addr, facts, site, units, happenings, port_file: config.port_file, control };
-    if let Err(problem) = running.write_port_file() {
-        // Stopping is the better part; its own trouble would hide the cause.
-        let _ = running.stop();
-        return Err(problem.into());
-    }
     let shards = running.units.doors.len();
     running.control.log().line(Severity::Info, &format!("serving on {addr}, {shards} shards"));
     Ok(running)
@@ -146,16 +147,6 @@ impl Running {
         }
         log.line(Severity::Info, "stopped");
         Ok(())
-    }
-
-    /// By another name and a rename, so that nobody reads half an address.
-    fn write_port_file(&self) -> Result<(), Problem> {
-        let Some(path) = &self.port_file else { return Ok(()) };
-        let mut fresh = path.clone().into_os_string();
-        fresh.push(".new");
-        std::fs::write(&fresh, format!("{}\n", self.addr))
-            .and_then(|()| std::fs::rename(&fresh, path))
-            .map_err(|e| explain_io("cannot write the port file", path.display().to_string(), &e))
     }
 }
 
@@ -289,6 +280,16 @@ fn next(happenings: &mpsc::Receiver<Happening>, wanted: impl Fn(&Happening) -> b
             Ok(Happening::Recovered | Happening::Serving) => {}
         }
     }
+}
+
+/// By another name and a rename, so that nobody reads half an address.
+fn write_port_file(path: Option<&Path>, addr: SocketAddr) -> Result<(), Problem> {
+    let Some(path) = path else { return Ok(()) };
+    let mut fresh = path.to_owned().into_os_string();
+    fresh.push(".new");
+    std::fs::write(&fresh, format!("{addr}\n"))
+        .and_then(|()| std::fs::rename(&fresh, path))
+        .map_err(|e| explain_io("cannot write the port file", path.display().to_string(), &e))
 }
 
 fn signals_for(signals: SignalsOf, tell: &mpsc::Sender<Happening>) -> Signals {

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
-use tokio::sync::mpsc as queue;
+use tokio::sync::{mpsc as queue, oneshot};
 
 /// Log lines that wait to be written at most; further ones are counted and dropped.
 const LINES_MAX: usize = 1024;
@@ -60,10 +60,11 @@ impl Log {
     }
 }
 
-/// The control thread. Dropping it ends it after the lines queued by then are written.
+/// The control thread. Dropping it ends it after the lines queued by then are written; later ones are lost.
 #[derive(Debug)]
 pub struct Control {
-    log: Option<Log>,
+    log: Log,
+    end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -84,6 +85,7 @@ impl Control {
         let (lines, to_write) = queue::channel(LINES_MAX);
         let log = Log { lines, dropped: Arc::default() };
         let dropped = Arc::clone(&log.dropped);
+        let (end, ended) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let streams = match signals {
             Signals::Tell(tell) => {
@@ -94,7 +96,7 @@ impl Control {
         };
         let thread = std::thread::Builder::new().name("control".into()).spawn(move || {
             runtime.block_on(async {
-                let writing = write_lines(to_write, dropped);
+                let writing = write_lines(to_write, dropped, ended);
                 match streams {
                     Some((terminate, interrupt, tell)) => tokio::select! {
                         () = writing => {}
@@ -104,27 +106,36 @@ impl Control {
                 }
             });
         })?;
-        Ok(Control { log: Some(log), thread: Some(thread) })
+        Ok(Control { log, end: Some(end), thread: Some(thread) })
     }
 
     /// A way to write log lines.
     pub fn log(&self) -> Log {
-        self.log.clone().expect("present until the control thread is dropped")
+        self.log.clone()
     }
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // The thread ends when the last `Log` has gone; others may hold theirs a little longer.
-        drop(self.log.take());
+        drop(self.end.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-async fn write_lines(mut lines: queue::Receiver<String>, dropped: Arc<AtomicU64>) {
-    while let Some(line) = lines.recv().await {
+async fn write_lines(
+    mut lines: queue::Receiver<String>,
+    dropped: Arc<AtomicU64>,
+    mut ended: oneshot::Receiver<()>,
+) {
+    loop {
+        let line = tokio::select! {
+            biased;
+            line = lines.recv() => line,
+            _ = &mut ended => None,
+        };
+        let Some(line) = line else { return };
         let mut out = std::io::stderr().lock();
         // Standard error that is gone is nobody's to tell.
         let _ = writeln!(out, "{line}");
@@ -199,11 +210,11 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_ends_when_nobody_has_anything_to_say_any_more() {
+    fn the_thread_ends_with_its_control_whoever_still_holds_a_log() {
         let control = Control::start(Signals::Leave).unwrap();
         let log = control.log();
         log.line(Severity::Info, "a line of a test");
-        drop(log);
         drop(control);
+        log.line(Severity::Info, "nobody writes this");
     }
 }

@@ -1,0 +1,235 @@
+//! The binary says what is wrong and what to do, ends with the documented code, and leaves nothing behind.
+#![expect(clippy::unwrap_used, reason = "all of this file is test code, its helpers too")]
+
+use std::fs;
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
+const USAGE: i32 = 2;
+const FAILED: i32 = 7;
+
+/// A place beside the build, because /tmp may be in memory.
+fn place() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn serve(data: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(TIDEGATE);
+    command
+        .arg("serve")
+        .arg("--data")
+        .arg(data)
+        .args(["--listen", "127.0.0.1:0", "--shards", "1"])
+        .args(arguments);
+    command.stdin(Stdio::null());
+    command
+}
+
+/// It ends with the code, and says all the words.
+fn refused(output: &Output, code: i32, words: &[&str]) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    for word in words {
+        assert!(said.contains(word), "`{word}` is missing in:\n{said}");
+    }
+}
+
+/// A broker that serves, and where.
+struct Serving {
+    child: Child,
+    address: String,
+}
+
+impl Serving {
+    fn start(mut command: Command, port_file: &Path) -> Serving {
+        let mut child = command.arg("--port-file").arg(port_file).stderr(Stdio::piped()).spawn().unwrap();
+        let begun = Instant::now();
+        loop {
+            if let Ok(address) = fs::read_to_string(port_file) {
+                return Serving { child, address: address.trim().to_owned() };
+            }
+            if child.try_wait().unwrap().is_some() || begun.elapsed() > Duration::from_secs(60) {
+                let _ = child.kill();
+                let mut said = String::new();
+                child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+                panic!("it does not serve: {said}");
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let killed = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();
+        assert!(killed.success());
+    }
+
+    /// What it said, and its exit code.
+    fn end(mut self) -> (String, Option<i32>) {
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (said, self.child.wait().unwrap().code())
+    }
+}
+
+#[test]
+fn a_broker_serves_until_sigterm_and_ends_with_0_twice_on_one_directory() {
+    let place = place();
+    let (data, port) = (place.path().join("data"), place.path().join("port"));
+    for _ in 0..2 {
+        let serving = Serving::start(serve(&data, &[]), &port);
+        drop(TcpStream::connect(&serving.address).unwrap());
+        serving.signal("TERM");
+        let (said, code) = serving.end();
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.contains("serving on 127.0.0.1") && said.contains("stopped"), "{said}");
+        assert!(!said.contains("WARN") && !said.contains("ERROR"), "{said}");
+        assert!(!port.exists(), "the port file goes with the broker");
+    }
+}
+
+#[test]
+fn ctrl_c_stops_it_as_sigterm_does() {
+    let place = place();
+    let serving = Serving::start(serve(&place.path().join("data"), &[]), &place.path().join("port"));
+    serving.signal("INT");
+    assert_eq!(serving.end().1, Some(0));
+}
+
+#[test]
+fn a_directory_in_use_is_refused_and_the_holder_named() {
+    let place = place();
+    let data = place.path().join("data");
+    let serving = Serving::start(serve(&data, &[]), &place.path().join("port"));
+    let output = serve(&data, &[]).output().unwrap();
+    let holder = format!("process {}", serving.child.id());
+    refused(&output, FAILED, &["another process serves", "data/lock", &holder, "--data"]);
+    serving.signal("TERM");
+    assert_eq!(serving.end().1, Some(0), "the holder is not disturbed");
+}
+
+#[test]
+fn all_problems_of_the_configuration_come_at_once_and_nothing_is_made() {
+    let place = place();
+    let (data, file) = (place.path().join("data"), place.path().join("t.toml"));
+    fs::write(&file, "shrads = 2\nnode = \"x\"\n").unwrap();
+    let output = serve(&data, &["--config", file.to_str().unwrap(), "--io-memory", "12"]).output().unwrap();
+    let words =
+        ["unknown key `shrads`", "did you mean `shards`", "t.toml, key `node`", "--io-memory", "1073741824"];
+    refused(&output, USAGE, &words);
+    assert!(!data.exists());
+    let output = serve(&data, &["--config", "/absent.toml"]).output().unwrap();
+    refused(&output, USAGE, &["--config /absent.toml", "No such file"]);
+    assert!(!data.exists());
+}
+
+#[test]
+fn listening_beyond_this_machine_needs_insecure() {
+    let place = place();
+    let data = place.path().join("data");
+    let output = Command::new(TIDEGATE)
+        .args(["serve", "--listen", "0.0.0.0:0", "--data"])
+        .arg(&data)
+        .output()
+        .unwrap();
+    refused(&output, USAGE, &["neither encrypted nor authenticated", "--listen", "0.0.0.0:0", "--insecure"]);
+    assert!(!data.exists());
+}
+
+#[test]
+fn a_port_in_use_is_refused_before_anything_is_made() {
+    let place = place();
+    let data = place.path().join("data");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let output =
+        Command::new(TIDEGATE).args(["serve", "--listen", &address, "--data"]).arg(&data).output().unwrap();
+    refused(&output, FAILED, &["in use", &address, "port 0"]);
+    assert!(!data.exists());
+}
+
+#[test]
+fn a_directory_with_other_things_in_it_is_left_alone() {
+    let place = place();
+    let precious = place.path().join("precious");
+    fs::write(&precious, "photos").unwrap();
+    let output = serve(place.path(), &[]).output().unwrap();
+    refused(&output, FAILED, &["no data of Tidegate", "precious", "--data"]);
+    assert_eq!(fs::read_to_string(precious).unwrap(), "photos");
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1, "nothing was added");
+}
+
+#[test]
+fn a_path_that_cannot_be_a_directory_is_refused() {
+    let place = place();
+    let file = place.path().join("file");
+    fs::write(&file, "").unwrap();
+    refused(&serve(&file, &[]).output().unwrap(), FAILED, &["not a directory", "--data"]);
+    refused(&serve(&file.join("below"), &[]).output().unwrap(), FAILED, &["data directory", "file/below"]);
+    refused(&serve(Path::new("/proc/tidegate"), &[]).output().unwrap(), FAILED, &["/proc/tidegate"]);
+}
+
+#[test]
+fn a_directory_of_another_node_shard_count_or_format_is_refused_and_unchanged() {
+    let place = place();
+    let (data, port) = (place.path().join("data"), place.path().join("port"));
+    let serving = Serving::start(serve(&data, &[]), &port);
+    serving.signal("TERM");
+    assert_eq!(serving.end().1, Some(0));
+    let superblock = data.join("superblock");
+    let before = fs::read(&superblock).unwrap();
+    refused(
+        &serve(&data, &["--node", "4"]).output().unwrap(),
+        FAILED,
+        &["another node", "node 4", "node 0", "--node"],
+    );
+    let cluster = "01234567-89ab-cdef-0123-456789abcdef";
+    refused(&serve(&data, &["--cluster", cluster]).output().unwrap(), FAILED, &["another cluster", cluster]);
+    assert_eq!(fs::read(&superblock).unwrap(), before);
+}
+
+#[test]
+fn too_little_lockable_memory_and_too_few_files_are_told_together() {
+    let place = place();
+    let data = place.path().join("data");
+    let script = format!(
+        "ulimit -l 64; ulimit -n 64; exec {TIDEGATE} serve --data {} --listen 127.0.0.1:0",
+        data.display()
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    let words = ["RLIMIT_MEMLOCK", "65536 bytes", "ulimit -l", "RLIMIT_NOFILE", "at least 256", "64"];
+    refused(&output, FAILED, &words);
+    assert!(!data.exists());
+}
+
+#[test]
+fn storage_in_memory_is_served_and_said_to_be_volatile() {
+    let shm = PathBuf::from("/dev/shm");
+    let kind = Command::new("stat").args(["-f", "-c", "%T"]).arg(&shm).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&kind.stdout).trim(), "tmpfs", "this test needs a tmpfs there");
+    let place = tempfile::tempdir_in(&shm).unwrap();
+    for (arguments, words) in [
+        (&[][..], "acks=1 is refused on durable topics"),
+        (&["--allow-volatile"][..], "answered all the same"),
+    ] {
+        let serving =
+            Serving::start(serve(&place.path().join("data"), arguments), &place.path().join("port"));
+        serving.signal("TERM");
+        let (said, code) = serving.end();
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.contains(words) && said.contains("tmpfs"), "{said}");
+    }
+}
+
+#[test]
+fn what_a_failed_start_has_made_is_gone_again() {
+    let place = place();
+    let data = place.path().join("a/b/data");
+    // The port file cannot be written: the last step of all fails.
+    let output = serve(&data, &["--port-file", "/proc/tidegate"]).output().unwrap();
+    refused(&output, FAILED, &["cannot write the port file", "/proc/tidegate"]);
+    assert!(!place.path().join("a").exists());
+}
