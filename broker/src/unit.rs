@@ -78,6 +78,10 @@ impl UnitPlan {
     pub fn recover(self) -> Result<Box<dyn Turn>, Problem> {
         let mut disk = StdDisk::new();
         let (shard, identity, incarnation) = (self.boot.shard, self.boot.identity, self.boot.incarnation);
+        let mut limits = ShardLimits::default();
+        // Partitions are spread evenly, but not perfectly: no shard may get more than it can have logs.
+        let logs_max = self.boot.limits.logs_max as usize * 3 / 4;
+        limits.topics.partitions_max = logs_max * usize::from(self.count);
         let logs = Logs::open(&mut disk, self.boot).map_err(|e| recovery_problem(shard, &e))?;
         Ok(Box::new(Shard::new(ShardParts {
             shard,
@@ -86,7 +90,7 @@ impl UnitPlan {
             cluster: identity.cluster,
             incarnation,
             seed: self.seed,
-            limits: ShardLimits::default(),
+            limits,
             facts: self.facts,
             advertised: vec![self.advertise; usize::from(self.count)],
             storage: self.storage,

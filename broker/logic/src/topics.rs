@@ -23,6 +23,10 @@ pub struct TopicLimits {
     pub tombstones_max: usize,
 }
 
+/// Batches that every topic remembers per producer and partition, at least: so many may a client have under way without
+/// knowing the topic's setting.
+pub const IDEMPOTENCE_WINDOW_MIN: u16 = 16;
+
 /// When records of a topic are acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
@@ -69,7 +73,7 @@ impl Default for TopicSettings {
             durability: Durability::Disk,
             timestamps: Timestamps::Create,
             batch_bytes_max: 1 << 20,
-            idempotence_window: 16,
+            idempotence_window: IDEMPOTENCE_WINDOW_MIN,
         }
     }
 }
@@ -111,7 +115,8 @@ impl TopicSettings {
                 self.batch_bytes_max = u32::try_from(bytes).expect("checked against a u32");
             }
             "idempotence.window" => {
-                self.idempotence_window = u16::try_from(within(value, 5, 64)?).expect("checked against 64");
+                let window = within(value, u64::from(IDEMPOTENCE_WINDOW_MIN), 256)?;
+                self.idempotence_window = u16::try_from(window).expect("checked against 256");
             }
             _ => return Err(format!("is unknown; known are {}", SETTING_NAMES.join(", "))),
         }

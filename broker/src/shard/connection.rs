@@ -10,10 +10,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use tidegate_logic::credit::{FetchCredit, Holder};
+use tidegate_logic::topics::IDEMPOTENCE_WINDOW_MIN;
 use tidegate_protocol::api::Api;
 use tidegate_protocol::api::hello::{HelloReply, HelloRequest};
 use tidegate_protocol::api::subscribe::SubscriptionId;
-use tidegate_protocol::frame::{self, Frame, HELLO_BYTES_MAX, LENGTH_LEN, PREFIX_LEN, Split};
+use tidegate_protocol::frame::{self, Frame, HELLO_BYTES_MAX, LENGTH_LEN, Split};
 use tidegate_protocol::ids::ShardId;
 use tidegate_reactor::buffer::{Buffer, View};
 use tidegate_reactor::op::{Fault, Op, ShardIndex, Socket, Tag};
@@ -177,8 +178,14 @@ impl Connection {
 impl Shard {
     /// A client has connected.
     pub(super) fn connection_accepted(&mut self, socket: Socket, ops: &mut Vec<Op>) {
+        let id = ConnectionId(socket.0);
         self.connection_begins(socket, Stage::Hello { at_home: false });
-        self.connection_receive(ConnectionId(socket.0), None, ops);
+        if self.connections.len() > self.limits.connections_max {
+            let refusal = self.too_many_connections();
+            self.refuse(id, 0, Api::Hello.number(), &refusal);
+            return self.connection_end(id);
+        }
+        self.connection_receive(id, None, ops);
     }
 
     /// A socket has come from another shard with what was read from it.
@@ -292,29 +299,7 @@ impl Shard {
     ) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         assert!(!connection.receiving, "one receive at a time");
-        let mut room = connection.receive_bytes;
-        let buf = match begun {
-            None => Buffer::for_filling(room),
-            Some((bytes, at, _)) if at == bytes.len() => {
-                // The same memory again, if the log keeps nothing of it.
-                match bytes.into_buffer().filter(|buf| buf.capacity() >= room && buf.capacity() <= room * 2) {
-                    Some(mut buf) => {
-                        buf.set_filled(0);
-                        buf
-                    }
-                    None => Buffer::for_filling(room),
-                }
-            }
-            Some((bytes, at, needed)) => {
-                let rest = &bytes[at..];
-                room = if needed > PREFIX_LEN { needed.max(rest.len() + 1) } else { room.max(PREFIX_LEN) };
-                // Small frames come in numbers: leave room for the next ones behind.
-                room = room.max(connection.receive_bytes.min(rest.len() + connection.receive_bytes));
-                let mut buf = Buffer::for_filling(room);
-                buf.extend(rest);
-                buf
-            }
-        };
+        let buf = receive_buffer(connection.receive_bytes, begun);
         connection.receiving = true;
         ops.push(Op::Receive { socket: id.socket(), buf });
     }
@@ -354,8 +339,7 @@ impl Shard {
             return Err(self.not_ready());
         }
         if self.connections.len() > self.limits.connections_max {
-            let (limit, current) = (self.limits.connections_max as u64, self.connections.len() as u64);
-            return Err(Refusal::Limit { what: "connections of a shard", limit, current });
+            return Err(self.too_many_connections());
         }
         let to = match request.shard {
             _ if at_home => self.me,
@@ -372,6 +356,11 @@ impl Shard {
         Ok((request, to))
     }
 
+    fn too_many_connections(&self) -> Refusal {
+        let (limit, current) = (self.limits.connections_max as u64, self.connections.len() as u64);
+        Refusal::Limit { what: "connections of a shard", limit, current }
+    }
+
     fn hello_answered(&mut self, id: ConnectionId, correlation: u32, request: HelloRequest) {
         let reply = HelloReply {
             version: PROTOCOL_VERSION,
@@ -383,7 +372,7 @@ impl Shard {
             software: concat!("tidegate ", env!("CARGO_PKG_VERSION")).to_owned(),
             frame_bytes_max: self.limits.frame_bytes_max,
             batch_bytes_max: self.limits.topics.batch_bytes_max,
-            idempotence_window: tidegate_logic::producer::WINDOW_MIN as u16,
+            idempotence_window: IDEMPOTENCE_WINDOW_MIN,
             credit_initial: 0,
         };
         let connection = self.connection_mut(id);
@@ -542,6 +531,32 @@ impl Shard {
 
 /// The version of the protocol that this broker speaks.
 const PROTOCOL_VERSION: u16 = 1;
+
+/// Where the next bytes go: behind what has come of a frame that is not whole (the view, where the frame begins, and the bytes
+/// that make it whole), or into memory of `size` bytes.
+fn receive_buffer(size: usize, begun: Option<(View, usize, usize)>) -> Buffer {
+    let Some((bytes, at, needed)) = begun else { return Buffer::for_filling(size) };
+    let begin_anew = |rest: &[u8]| {
+        let mut buf = Buffer::for_filling(needed.max(size));
+        buf.extend(rest);
+        buf
+    };
+    match (at, bytes.len() - at) {
+        // The same memory again, if nothing has kept a view of it.
+        (_, 0) => match bytes.into_buffer().filter(|buf| (size..=2 * size).contains(&buf.capacity())) {
+            Some(mut buf) => {
+                buf.set_filled(0);
+                buf
+            }
+            None => Buffer::for_filling(size),
+        },
+        (0, _) => {
+            let buf = bytes.into_buffer().expect("nothing was cut out of it, so there is no other view");
+            if buf.capacity() >= needed { buf } else { begin_anew(&buf) }
+        }
+        (_, _) => begin_anew(&bytes[at..]),
+    }
+}
 
 /// A full buffer asks for a larger one, a nearly empty one for a smaller.
 fn next_receive_bytes(limits: &ShardLimits, now: usize, capacity: usize, came: usize) -> usize {

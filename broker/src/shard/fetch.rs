@@ -12,7 +12,7 @@ use tidegate_protocol::api::subscribe::{
     UnsubscribeRequest,
 };
 use tidegate_protocol::frame::Frame;
-use tidegate_protocol::ids::{Offset, TopicPartition};
+use tidegate_protocol::ids::{Offset, TopicId, TopicPartition};
 use tidegate_reactor::op::Op;
 
 use super::connection::ConnectionId;
@@ -168,7 +168,8 @@ impl Shard {
         debug_assert_eq!(reader.state, State::Queued);
         let (log, next) = (reader.log, reader.next);
         let Some(positions) = self.logs.positions(log) else {
-            self.reader_refused(id, &Refusal::NoLog { log });
+            let refusal = self.known(log).err().unwrap_or(Refusal::NoLog { log });
+            self.reader_refused(id, &refusal);
             return 0;
         };
         let upto = reader.upto(&positions);
@@ -348,6 +349,13 @@ impl Shard {
             connection.subscriptions.remove(&reader.subscription);
         }
         self.refuse(reader.connection, reader.subscription.0, Api::Data.number(), refusal);
+    }
+
+    /// A topic is gone: its subscriptions end, whatever they wait for. Linear in the shard's subscriptions.
+    pub(super) fn readers_abandoned(&mut self, topic: TopicId) {
+        let of_topic = |(id, reader): (&ReaderId, &Reader)| (reader.log.topic == topic).then_some(*id);
+        let readers: Vec<ReaderId> = self.readers.iter().filter_map(of_topic).collect();
+        readers.into_iter().for_each(|id| self.reader_refused(id, &Refusal::UnknownTopicId { topic }));
     }
 
     /// Forgets a reader. Queues that still name it skip it.

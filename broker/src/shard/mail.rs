@@ -16,9 +16,9 @@ use tidegate_protocol::ids::{ShardId, TopicId, TopicPartition};
 use tidegate_protocol::internal::MetadataRecord;
 use tidegate_reactor::op::{Op, ShardIndex};
 
-use super::Shard;
 use super::connection::ConnectionId;
 use super::reply::Refusal;
+use super::{Phase, Shard};
 
 /// From the control threads to a shard, in the letter of an `Event::Order`.
 #[derive(Debug)]
@@ -133,7 +133,16 @@ impl Shard {
         match mail {
             // It travels with a socket, never alone.
             Mail::HandOver { .. } => {}
-            Mail::Ask { request, ask } => self.asked(Asker::Shard { shard: from, request }, ask, ops),
+            Mail::Ask { request, ask } => {
+                let asker = Asker::Shard { shard: from, request };
+                match self.phase {
+                    Phase::Serving => self.asked(asker, ask, ops),
+                    Phase::Starting | Phase::Draining | Phase::Flushing | Phase::Closing | Phase::Failed => {
+                        let refusal = self.not_ready();
+                        self.answer(asker, Err(refusal), ops);
+                    }
+                }
+            }
             Mail::Answer { request, answer } => {
                 if let Some(asker) = self.asked_elsewhere.remove(&request) {
                     self.answer(asker, answer, ops);

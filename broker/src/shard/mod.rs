@@ -320,9 +320,7 @@ impl Shard {
             TAG_TICK => {
                 self.connections_tick();
                 self.fetch_delayed();
-                if self.phase != Phase::Closing {
-                    ops.push(Op::Timer { at_ns: self.now.mono_ns + TICK_NS, tag: TAG_TICK });
-                }
+                ops.push(Op::Timer { at_ns: self.now.mono_ns + TICK_NS, tag: TAG_TICK });
             }
             TAG_AGAIN => self.again = false,
             TAG_WAIT => self.wait_timer_ns = None,

@@ -199,6 +199,7 @@ impl Shard {
             }
             self.logs.remove(log);
         }
+        self.readers_abandoned(topic);
         self.offsets_topic_gone(topic);
     }
 

@@ -26,6 +26,7 @@ use super::mail::Asker;
 use super::reply::Refusal;
 use super::{Phase, Shard};
 use crate::log::{Appended, DurableToken, IncomingBatch};
+use crate::mutants::{self, Mutant};
 
 /// A user's partition on this shard: who waits for it.
 ///
@@ -204,6 +205,7 @@ impl Shard {
         let until = match request.acks {
             Acks::None | Acks::Leader | Acks::All if relaxed => Until::Appended,
             Acks::None => Until::Appended,
+            _ if appended.duplicate && mutants::on(Mutant::DuplicateAnsweredEarly) => Until::Appended,
             Acks::Leader => Until::Durable(appended.end),
             Acks::All => Until::Committed(appended.end),
         };
@@ -266,7 +268,8 @@ impl Shard {
                     stages.flushed_us = micros(self.now.mono_ns - received_ns);
                     self.stats.ack_us_total += u64::from(stages.flushed_us);
                 }
-                let level = self.storage.met(proof.level());
+                let early = appended.duplicate && mutants::on(Mutant::DuplicateAnsweredEarly);
+                let level = self.storage.met(if early { Level::Disk } else { proof.level() });
                 let reply_frame = ProduceReply {
                     base_offset: appended.base,
                     record_count: u32::try_from(appended.end.0 - appended.base.0).unwrap_or(u32::MAX),
@@ -332,9 +335,6 @@ impl Shard {
         for mut waiting in partition.waiting {
             waiting.outcome = Err(Refusal::UnknownTopicId { topic: log.topic });
             self.produce_replied(waiting, Proof::Memory);
-        }
-        for reader in partition.tail_readers {
-            self.reader_refused(reader, &Refusal::UnknownTopicId { topic: log.topic });
         }
     }
 }
