@@ -91,12 +91,7 @@ impl Refusal {
                 error(ErrorCode::UnsupportedVersion, unsupported.to_string())
                     .hint("use a version of the client that this broker supports")
             }
-            Refusal::ProtocolVersion { min, max, ours } => {
-                let cause = format!("the client speaks protocol versions {min} to {max}, this broker {ours}");
-                error(ErrorCode::UnsupportedVersion, cause)
-                    .limited("protocol version", i64::from(*ours), i64::from(*max))
-                    .hint("use versions of client and broker that overlap")
-            }
+            Refusal::ProtocolVersion { min, max, ours } => protocol_version(*min, *max, *ours),
             Refusal::NotReady { state } => {
                 error(ErrorCode::NotReady, format!("the broker is {state}")).hint("try again in a moment")
             }
@@ -116,10 +111,7 @@ impl Refusal {
                     .hint("ask for the metadata again: the topic may have been deleted and made anew")
             }
             Refusal::UnknownPartition { name, partitions, found } => {
-                let cause = format!("topic {name} has partitions 0 to {}, not {found}", partitions - 1);
-                error(ErrorCode::UnknownPartition, cause)
-                    .limited("partition", i64::from(*partitions) - 1, i64::from(found.0))
-                    .hint("ask for the metadata again")
+                unknown_partition(name, *partitions, *found)
             }
             Refusal::NoLog { log } => error(
                 ErrorCode::NotReady,
@@ -134,20 +126,8 @@ impl Refusal {
                     .limited("leader epoch", i64::from(current.0), i64::from(found.0))
                     .hint("ask for the metadata again")
             }
-            Refusal::WrongShard { log, owner, here } => {
-                let cause = format!("{} belongs to shard {owner}, this is shard {here}", place(*log));
-                error(ErrorCode::WrongShard, cause)
-                    .limited("shard", i64::from(owner.0), i64::from(here.0))
-                    .hint("connect with that shard in the hello")
-            }
-            Refusal::OffsetOutOfRange { log, start, end, found } => {
-                let cause = format!("{} has offsets {start} to {end}, asked was {found}", place(*log));
-                let mut body = error(ErrorCode::OffsetOutOfRange, cause)
-                    .limited("offset", start.0, end.0)
-                    .hint("begin at the start or at the end; records below the start are gone by retention or a trim");
-                body.field = "offset".to_owned();
-                body
-            }
+            Refusal::WrongShard { log, owner, here } => wrong_shard(*log, *owner, *here),
+            Refusal::OffsetOutOfRange { log, start, end, found } => out_of_range(*log, *start, *end, *found),
             Refusal::ReadOutOfRange { start, end } => {
                 error(ErrorCode::OffsetOutOfRange, format!("the log now has offsets {start} to {end}"))
                     .limited("offset", start.0, end.0)
@@ -159,88 +139,33 @@ impl Refusal {
                 error(ErrorCode::UnknownProducer, format!("producer id {producer} was never given out"))
                     .hint("ask for a new producer id")
             }
-            Refusal::OutOfCredit { .. }
-            | Refusal::Limit { .. }
-            | Refusal::NoRoom { .. }
-            | Refusal::DriveBusy => self.limit_body(),
-            Refusal::DiskFull
-            | Refusal::DurabilityNotAvailable
-            | Refusal::UnknownOutcome { .. }
-            | Refusal::Stopped { .. }
-            | Refusal::ReadOnly { .. }
-            | Refusal::Damaged { .. }
-            | Refusal::ReadFailed { .. } => self.drive_body(),
-        }
-    }
-
-    /// What a limit of the broker has stopped.
-    fn limit_body(&self) -> ErrorBody {
-        match self {
-            Refusal::OutOfCredit { limit, received } => {
-                let cause =
-                    format!("{received} bytes were received, the produce credit allowed {limit} to begin");
-                error(ErrorCode::OutOfCredit, cause)
-                    .limited("produce credit", to_i64(*limit), to_i64(*received))
-                    .hint("ask for credit and wait until the limit is raised")
-            }
+            Refusal::OutOfCredit { limit, received } => out_of_credit(*limit, *received),
             Refusal::Limit { what, limit, current } => {
                 error(ErrorCode::LimitReached, format!("the limit of {what} is reached"))
                     .limited(what, to_i64(*limit), to_i64(*current))
                     .hint("try again when there are fewer, or spread the load over more shards")
             }
-            Refusal::NoRoom { reason, wanted, room } => {
-                let cause =
-                    format!("the shard has no room for {wanted} bytes now; it waits for {}", waits(*reason));
-                error(ErrorCode::LimitReached, cause)
-                    .limited("bytes that may be appended", to_i64(*room), to_i64(*wanted))
-                    .hint("try again: room comes back as the drive takes what is pending")
+            Refusal::NoRoom { reason, wanted, room } => no_room(*reason, *wanted, *room),
+            Refusal::DriveBusy => {
+                error(ErrorCode::LimitReached, "too many reads from the drive are under way".to_owned())
+                    .hint("try again in a moment")
             }
-            _ => error(ErrorCode::LimitReached, "too many reads from the drive are under way".to_owned())
-                .hint("try again in a moment"),
-        }
-    }
-
-    /// What the drive has done or cannot do.
-    fn drive_body(&self) -> ErrorBody {
-        match self {
             Refusal::DiskFull => {
                 error(ErrorCode::DiskFull, "the drive that holds the data directory is full".to_owned())
                     .hint("free space, shorten retention or delete records; produce goes on by itself then")
             }
-            Refusal::DurabilityNotAvailable => {
-                let cause = "the data directory is on storage that cannot flush (such as tmpfs), so acks=1 and acks=all \
-                             cannot be kept";
-                error(ErrorCode::DurabilityNotAvailable, cause.to_owned())
-                    .hint("use a real drive, a topic with durability=relaxed, acks=0, or start with --allow-volatile")
-            }
-            Refusal::UnknownOutcome { log, from, fault } => {
-                let cause = format!("the drive failed ({fault}) under {} from offset {from} on", place(*log));
-                error(ErrorCode::UnknownOutcome, cause).limited("offset", from.0, from.0).hint(
-                    "check the drive and restart the broker: recovery tells what is stored; then resend",
-                )
-            }
-            Refusal::Stopped { from, fault } => {
-                let cause = format!(
-                    "the drive failed ({fault}); what was appended from offset {from} on is uncertain"
-                );
-                error(ErrorCode::ReadOnly, cause)
-                    .hint("the shard serves reads only; check the drive and restart the broker")
-            }
+            Refusal::DurabilityNotAvailable => durability_not_available(),
+            Refusal::UnknownOutcome { log, from, fault } => unknown_outcome(*log, *from, fault),
+            Refusal::Stopped { from, fault } => stopped(*from, fault),
             Refusal::ReadOnly { cause } => {
                 error(ErrorCode::ReadOnly, format!("the shard takes no writes: {cause}"))
                     .hint("reads go on; see the broker's log and `tg doctor`")
             }
-            Refusal::Damaged { file, from, upto } => {
-                let cause = format!("offsets {from} to {upto} are damaged in {file}");
-                error(ErrorCode::DataDamaged, cause).limited("offset", from.0, upto.0).hint(
-                    "the rest of the partition can be read: continue at the second offset; keep the file",
-                )
-            }
+            Refusal::Damaged { file, from, upto } => damaged(file, *from, *upto),
             Refusal::ReadFailed { fault } => {
                 error(ErrorCode::DataDamaged, format!("the drive failed to read: {fault}"))
                     .hint("check the drive; other ranges can still be read")
             }
-            _ => ErrorBody::of(ErrorCode::NotReady),
         }
     }
 }
@@ -263,6 +188,75 @@ impl Words for ErrorBody {
     fn hint(self, hint: &str) -> ErrorBody {
         ErrorBody { hint: hint.to_owned(), ..self }
     }
+}
+
+fn protocol_version(min: u16, max: u16, ours: u16) -> ErrorBody {
+    let cause = format!("the client speaks protocol versions {min} to {max}, this broker {ours}");
+    error(ErrorCode::UnsupportedVersion, cause)
+        .limited("protocol version", i64::from(ours), i64::from(max))
+        .hint("use versions of client and broker that overlap")
+}
+
+fn unknown_partition(name: &str, partitions: i32, found: PartitionId) -> ErrorBody {
+    let cause = format!("topic {name} has partitions 0 to {}, not {found}", partitions - 1);
+    error(ErrorCode::UnknownPartition, cause)
+        .limited("partition", i64::from(partitions) - 1, i64::from(found.0))
+        .hint("ask for the metadata again")
+}
+
+fn wrong_shard(log: TopicPartition, owner: ShardId, here: ShardId) -> ErrorBody {
+    let cause = format!("{} belongs to shard {owner}, this is shard {here}", place(log));
+    error(ErrorCode::WrongShard, cause)
+        .limited("shard", i64::from(owner.0), i64::from(here.0))
+        .hint("connect with that shard in the hello")
+}
+
+fn out_of_range(log: TopicPartition, start: Offset, end: Offset, found: Offset) -> ErrorBody {
+    let cause = format!("{} has offsets {start} to {end}, asked was {found}", place(log));
+    let mut body = error(ErrorCode::OffsetOutOfRange, cause)
+        .limited("offset", start.0, end.0)
+        .hint("begin at the start or at the end; records below the start are gone by retention or a trim");
+    body.field = "offset".to_owned();
+    body
+}
+
+fn out_of_credit(limit: u64, received: u64) -> ErrorBody {
+    let cause = format!("{received} bytes were received, the produce credit allowed {limit} to begin");
+    error(ErrorCode::OutOfCredit, cause)
+        .limited("produce credit", to_i64(limit), to_i64(received))
+        .hint("ask for credit and wait until the limit is raised")
+}
+
+fn no_room(reason: Reason, wanted: u64, room: u64) -> ErrorBody {
+    let cause = format!("the shard has no room for {wanted} bytes now; it waits for {}", waits(reason));
+    error(ErrorCode::LimitReached, cause)
+        .limited("bytes that may be appended", to_i64(room), to_i64(wanted))
+        .hint("try again: room comes back as the drive takes what is pending")
+}
+
+fn durability_not_available() -> ErrorBody {
+    let cause = "the data directory is on storage that cannot flush (such as tmpfs): acks=1 and acks=all cannot be kept";
+    error(ErrorCode::DurabilityNotAvailable, cause.to_owned())
+        .hint("use a real drive, a topic with durability=relaxed, acks=0, or start with --allow-volatile")
+}
+
+fn unknown_outcome(log: TopicPartition, from: Offset, fault: &Fault) -> ErrorBody {
+    let cause = format!("the drive failed ({fault}) under {} from offset {from} on", place(log));
+    error(ErrorCode::UnknownOutcome, cause)
+        .limited("offset", from.0, from.0)
+        .hint("check the drive and restart the broker: recovery tells what is stored; then resend")
+}
+
+fn stopped(from: Offset, fault: &Fault) -> ErrorBody {
+    let cause = format!("the drive failed ({fault}); what was appended from offset {from} on is uncertain");
+    error(ErrorCode::ReadOnly, cause)
+        .hint("the shard serves reads only; check the drive and restart the broker")
+}
+
+fn damaged(file: &str, from: Offset, upto: Offset) -> ErrorBody {
+    error(ErrorCode::DataDamaged, format!("offsets {from} to {upto} are damaged in {file}"))
+        .limited("offset", from.0, upto.0)
+        .hint("the rest of the partition can be read: continue at the second offset; keep the file")
 }
 
 fn batch_body(batch: &BatchError) -> ErrorBody {

@@ -1,0 +1,107 @@
+//! From the first byte of a connection to the last of a shard.
+
+use super::*;
+
+#[test]
+fn a_stream_that_cannot_be_trusted_is_answered_and_closed_and_others_go_on() {
+    let mut node = Node::new(1);
+    let (mut bad, mut good) = (node.connect(None), node.connect(None));
+    bad.put(&mut node, &[0xff; 4]);
+    node.settle();
+    let answer = bad.next(&node).expect("an error frame");
+    assert_eq!(error_of(&whole(&answer)).map(|e| e.code), Some(Ok(ErrorCode::FrameTooLarge)));
+    assert!(node.sockets[&bad.socket].closed);
+    assert_eq!(node.shards[0].shard.connections.len(), 1);
+    node.create(&mut good, "t", 1, &[]);
+}
+
+#[test]
+fn an_unknown_api_is_refused_and_the_connection_stays() {
+    let mut node = Node::new(1);
+    let mut client = node.connect(None);
+    let error = client.refused(&mut node, |c, out| {
+        frame::encode(99, 1, Kind::Request, c, &[0u8; 0][..], 0, out);
+    });
+    assert_eq!(error.code, Ok(ErrorCode::UnsupportedVersion));
+    node.create(&mut client, "t", 1, &[]);
+}
+
+#[test]
+fn frames_cut_anywhere_mean_the_same() {
+    for piece in [1, 7, 64, 5000] {
+        let mut node = Node::new(1);
+        let mut client = node.connect(None);
+        let topic = node.create(&mut client, "t", 1, &[]);
+        let mut stream = Vec::new();
+        for _ in 0..5 {
+            stream.extend(client.produce_frame(
+                log(topic, 0),
+                Acks::Leader,
+                &batch_of(3, 900, BatchOrigin::NONE),
+            ));
+        }
+        client.credit(&mut node, stream.len() as u64);
+        for bytes in stream.chunks(piece) {
+            client.put(&mut node, bytes);
+            node.turn(0);
+        }
+        node.settle();
+        for expected in 0..5 {
+            assert_eq!(client.produced(&mut node).map(|r| r.base_offset), Ok(Offset(expected * 3)));
+        }
+    }
+}
+
+#[test]
+fn a_connection_goes_to_the_shard_that_it_asks_for() {
+    let mut node = Node::new(3);
+    for shard in 0..3 {
+        let mut client = node.connect(Some(shard));
+        assert_eq!(node.sockets[&client.socket].shard, usize::from(shard));
+        node.create(&mut client, &format!("t{shard}"), 3, &[]);
+    }
+    let mut client = node.connect(None);
+    let request = MetadataRequest::All;
+    let reply: MetadataReply =
+        client.ask(&mut node, Api::Metadata, |c, out| request.encode(c, out), MetadataReply::decode);
+    let names: Vec<&str> = reply.topics.iter().map(|t| t.name.as_str()).collect();
+    assert_eq!(names, ["t0", "t1", "t2"]);
+    assert!(reply.topics.iter().all(|t| t.partitions.len() == 3));
+    let socket = Socket(999);
+    node.sockets.insert(socket, Pipe::default());
+    node.shards[0].events.push(Event::Accepted { socket });
+    let mut stranger = Client { socket, correlation: 0, read: 0, granted: 0, sent: 0 };
+    let error = stranger.refused(&mut node, |c, out| hello_request(Some(ShardId(7))).encode(c, out));
+    assert_eq!((error.code, error.field.as_str()), (Ok(ErrorCode::InvalidRequest), "shard"));
+}
+
+#[test]
+fn a_client_that_does_not_say_hello_is_let_go() {
+    let mut node = Node::new(1);
+    let socket = Socket(900);
+    node.sockets.insert(socket, Pipe::default());
+    node.shards[0].events.push(Event::Accepted { socket });
+    node.settle();
+    node.pass(9_000);
+    assert!(!node.sockets[&socket].closed);
+    node.pass(1_200);
+    assert!(node.sockets[&socket].closed);
+}
+
+#[test]
+fn a_stop_answers_what_is_under_way_and_then_ends() {
+    let mut node = Node::new(2);
+    let mut client = node.connect(Some(0));
+    let topic = node.create(&mut client, "t", 2, &[]);
+    let here = i32::from(!node.shards[0].shard.partitions.contains_key(&log(topic, 0)));
+    client.produce(&mut node, log(topic, here), Acks::Leader, &records(1));
+    node.turn(0);
+    for core in &mut node.shards {
+        core.events.push(Event::Order { letter: Box::new(Order::Stop) });
+    }
+    node.settle();
+    node.pass(200);
+    assert_eq!(client.produced(&mut node).map(|r| r.base_offset), Ok(Offset(0)));
+    assert!(node.sockets[&client.socket].closed);
+    assert!(node.shards.iter().all(|core| core.stopped));
+}

@@ -1,0 +1,146 @@
+//! Topics, producer ids, offsets and counters, whichever shard is asked.
+
+use super::*;
+
+#[test]
+fn topics_are_created_described_altered_and_deleted_from_any_shard() {
+    let mut node = Node::new(2);
+    let mut client = node.connect(Some(1));
+    let topic = node.create(&mut client, "t", 2, &[("retention.ms", "5000")]);
+    let error = client.refused(&mut node, |c, out| create_request("t", 1, &[]).encode(c, out));
+    assert_eq!(error.code, Ok(ErrorCode::TopicExists));
+    let error = client.refused(&mut node, |c, out| create_request("u", 0, &[("x", "y")]).encode(c, out));
+    assert_eq!(error.code, Ok(ErrorCode::InvalidTopic));
+    let settings = vec![Setting { name: "durability".to_owned(), value: "relaxed".to_owned() }];
+    let alter = AlterTopicRequest { name: "t".to_owned(), partitions: 4, settings };
+    client.ask(
+        &mut node,
+        Api::AlterTopic,
+        |c, out| alter.encode(c, out),
+        |f| Done::decode(f, Api::AlterTopic),
+    );
+    let describe = DescribeTopicRequest { names: Vec::new() };
+    let reply: DescribeTopicReply = client.ask(
+        &mut node,
+        Api::DescribeTopic,
+        |c, out| describe.encode(c, out),
+        DescribeTopicReply::decode,
+    );
+    assert_eq!(reply.topics.len(), 1);
+    let described = &reply.topics[0];
+    let partitions: Vec<i32> = described.partitions.iter().map(|p| p.partition.0).collect();
+    assert_eq!((described.topic, partitions), (topic, vec![0, 1, 2, 3]));
+    let value = |name: &str| described.settings.iter().find(|s| s.name == name).map(|s| s.value.as_str());
+    assert_eq!((value("retention.ms"), value("durability")), (Some("5000"), Some("relaxed")));
+    let delete = DeleteTopicRequest { name: "t".to_owned() };
+    client.ask(
+        &mut node,
+        Api::DeleteTopic,
+        |c, out| delete.encode(c, out),
+        |f| Done::decode(f, Api::DeleteTopic),
+    );
+    assert!(node.shards.iter().all(|core| core.shard.partitions.is_empty()));
+    let error = client.refused(&mut node, |c, out| delete.encode(c, out));
+    assert_eq!(error.code, Ok(ErrorCode::UnknownTopic));
+    assert_ne!(node.create(&mut client, "t", 1, &[]), topic, "an identity is never used again");
+}
+
+#[test]
+fn stored_offsets_come_back_on_every_shard_and_unknown_partitions_are_refused_one_by_one() {
+    let mut node = Node::new(2);
+    let mut client = node.connect(Some(0));
+    let topic = node.create(&mut client, "t", 2, &[]);
+    for name in ["a", "billing", "telemetry-eu"] {
+        let stored = |partition, offset| StoredOffset {
+            partition: log(topic, partition),
+            offset: Offset(offset),
+            leader_epoch: LeaderEpoch(3),
+            metadata: "note".to_owned(),
+        };
+        let commit = OffsetCommitRequest {
+            group: name.to_owned(),
+            generation: -1,
+            member: String::new(),
+            offsets: vec![stored(0, 5), stored(9, 1), stored(1, -3), stored(1, 7)],
+        };
+        let reply: OffsetCommitReply = client.ask(
+            &mut node,
+            Api::OffsetCommit,
+            |c, out| commit.encode(c, out),
+            OffsetCommitReply::decode,
+        );
+        let expected = [None, Some(ErrorCode::UnknownPartition), Some(ErrorCode::InvalidRequest), None];
+        assert_eq!(reply.results, expected);
+        let mut other = node.connect(Some(1));
+        let fetch = OffsetFetchRequest { group: name.to_owned(), partitions: Vec::new() };
+        let reply: OffsetFetchReply =
+            other.ask(&mut node, Api::OffsetFetch, |c, out| fetch.encode(c, out), OffsetFetchReply::decode);
+        assert_eq!(reply.offsets, [stored(0, 5), stored(1, 7)]);
+    }
+}
+
+#[test]
+fn offsets_are_listed_and_records_trimmed_from_any_shard() {
+    let mut node = Node::new(2);
+    let mut client = node.connect(Some(0));
+    let topic = node.create(&mut client, "t", 2, &[]);
+    for partition in 0..2 {
+        let log = log(topic, partition);
+        let owner = u16::from(node.shards[1].shard.partitions.contains_key(&log));
+        let mut producer = node.connect(Some(owner));
+        for _ in 0..3 {
+            producer.produce(&mut node, log, Acks::None, &records(2));
+        }
+        node.settle();
+        let mut list = |node: &mut Node, query| {
+            let request = ListOffsetsRequest { partition: log, query };
+            let reply: ListOffsetsReply =
+                client.ask(node, Api::ListOffsets, |c, out| request.encode(c, out), ListOffsetsReply::decode);
+            reply.offset
+        };
+        assert_eq!(list(&mut node, OffsetQuery::Earliest), Offset(0));
+        assert_eq!(list(&mut node, OffsetQuery::Latest), Offset(6));
+        assert_eq!(list(&mut node, OffsetQuery::AppendTime(0)), Offset(0));
+        assert_eq!(list(&mut node, OffsetQuery::AppendTime(i64::MAX)), Offset(6));
+        let trim = DeleteRecordsRequest { partition: log, before: Offset(2) };
+        let reply: DeleteRecordsReply = client.ask(
+            &mut node,
+            Api::DeleteRecords,
+            |c, out| trim.encode(c, out),
+            DeleteRecordsReply::decode,
+        );
+        assert_eq!(reply.start, Offset(2));
+        let beyond = DeleteRecordsRequest { partition: log, before: Offset(7) };
+        let error = client.refused(&mut node, |c, out| beyond.encode(c, out));
+        assert_eq!((error.code, error.limit, error.current), (Ok(ErrorCode::OffsetOutOfRange), 2, 6));
+    }
+}
+
+#[test]
+fn producer_ids_are_leased_in_ranges_and_epochs_rise() {
+    let limits = ShardLimits { producer_ids_lease: 2, ..ShardLimits::default() };
+    let mut node = Node::with(2, limits, Storage::Durable);
+    let mut client = node.connect(Some(1));
+    let mut init = |node: &mut Node, producer| {
+        let request = ProducerInitRequest { transactional_id: None, transaction_timeout_ms: 0, producer };
+        let reply: ProducerInitReply =
+            client.ask(node, Api::ProducerInit, |c, out| request.encode(c, out), ProducerInitReply::decode);
+        (reply.producer_id.0, reply.producer_epoch.0)
+    };
+    let given: Vec<(i64, i16)> = (0..5).map(|_| init(&mut node, None)).collect();
+    assert_eq!(given, [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0)]);
+    assert_eq!(init(&mut node, Some((ProducerId(3), ProducerEpoch(6)))), (3, 7));
+    assert_eq!(init(&mut node, Some((ProducerId(3), ProducerEpoch(i16::MAX)))), (5, 0));
+}
+
+#[test]
+fn status_has_the_same_counters_of_every_shard() {
+    let mut node = Node::new(2);
+    let mut client = node.connect(Some(1));
+    let reply: StatusReply =
+        client.ask(&mut node, Api::Status, |c, out| StatusRequest.encode(c, out), StatusReply::decode);
+    assert_eq!(reply.facts, [("version".to_owned(), "test".to_owned())]);
+    let names = |shard: usize| reply.shards[shard].iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(0), names(1));
+    assert!(names(0).contains(&"acks".to_owned()));
+}

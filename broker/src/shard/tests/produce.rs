@@ -1,0 +1,164 @@
+//! What a produce is answered, and when.
+
+use super::*;
+
+#[test]
+fn a_record_goes_in_and_comes_out() {
+    let mut node = Node::new(1);
+    let mut client = node.connect(None);
+    let topic = node.create(&mut client, "t", 1, &[]);
+    client.produce(&mut node, log(topic, 0), Acks::Leader, &records(3));
+    node.settle();
+    let reply = client.produced(&mut node).expect("accepted");
+    assert_eq!((reply.base_offset, reply.record_count, reply.level), (Offset(0), 3, Level::Disk));
+    assert_eq!(reply.leader_epoch, LeaderEpoch(3));
+    let reply = client.subscribe(&mut node, 5, log(topic, 0), 0, 1000);
+    assert_eq!((reply.start, reply.committed), (Offset(0), Offset(3)));
+    assert_eq!(client.heard(&node), ["data 5 0..3", "caught_up 5 3"]);
+    client.produce(&mut node, log(topic, 0), Acks::None, &records(1));
+    node.settle();
+    assert_eq!(client.heard(&node), ["data 5 3..4"]);
+}
+
+#[test]
+fn a_reply_waits_for_the_flush_and_only_a_relaxed_topic_answers_from_memory() {
+    let mut node = Node::new(1);
+    let mut client = node.connect(None);
+    let durable = node.create(&mut client, "durable", 1, &[]);
+    let relaxed = node.create(&mut client, "relaxed", 1, &[("durability", "relaxed")]);
+    for topic in [durable, relaxed] {
+        client.produce(&mut node, log(topic, 0), Acks::All, &records(1));
+    }
+    // One turn takes in both; the flush of their cycle has not ended.
+    node.turn(0);
+    let reply = client.produced(&mut node).expect("the relaxed one is answered");
+    assert_eq!(reply.level, Level::Memory);
+    assert!(client.next(&node).is_none(), "the durable one waits");
+    node.settle();
+    assert_eq!(client.produced(&mut node).expect("flushed").level, Level::Disk);
+}
+
+#[test]
+fn replies_of_one_partition_come_in_order_refusals_too() {
+    let mut node = Node::new(1);
+    let mut client = node.connect(None);
+    let topic = node.create(&mut client, "t", 1, &[]);
+    let mut bad = records(1);
+    let last = bad.len() - 1;
+    bad[last] ^= 1;
+    client.produce(&mut node, log(topic, 0), Acks::Leader, &records(1));
+    client.produce(&mut node, log(topic, 0), Acks::Leader, &bad);
+    client.produce(&mut node, log(topic, 0), Acks::None, &bad);
+    client.produce(&mut node, log(topic, 0), Acks::Leader, &records(1));
+    node.turn(0);
+    assert!(client.next(&node).is_none(), "nothing overtakes the first");
+    node.settle();
+    assert_eq!(client.produced(&mut node).map(|r| r.base_offset), Ok(Offset(0)));
+    assert_eq!(code(client.produced(&mut node)), Ok(ErrorCode::BatchCorrupt));
+    assert_eq!(code(client.produced(&mut node)), Ok(ErrorCode::BatchCorrupt), "acks=0 hears of refusals");
+    assert_eq!(client.produced(&mut node).map(|r| r.base_offset), Ok(Offset(1)));
+}
+
+#[test]
+fn a_repeated_batch_joins_the_waiters_of_the_original() {
+    let mut node = Node::new(1);
+    let mut client = node.connect(None);
+    let topic = node.create(&mut client, "t", 1, &[]);
+    let init = ProducerInitRequest { transactional_id: None, transaction_timeout_ms: 0, producer: None };
+    let producer: ProducerInitReply =
+        client.ask(&mut node, Api::ProducerInit, |c, out| init.encode(c, out), ProducerInitReply::decode);
+    assert_eq!(producer, ProducerInitReply { producer_id: ProducerId(0), producer_epoch: ProducerEpoch(0) });
+    let first = batch_of(2, 10, origin(producer, 0));
+    for _ in 0..2 {
+        client.produce(&mut node, log(topic, 0), Acks::Leader, &first);
+    }
+    node.turn(0);
+    assert!(client.next(&node).is_none(), "the repetition is not answered before the original");
+    node.settle();
+    for _ in 0..2 {
+        assert_eq!(client.produced(&mut node).map(|r| (r.base_offset, r.record_count)), Ok((Offset(0), 2)));
+    }
+    // Long after the flush a repetition is answered at once; a gap is refused with what was expected.
+    client.produce(&mut node, log(topic, 0), Acks::Leader, &first);
+    client.produce(&mut node, log(topic, 0), Acks::Leader, &batch_of(1, 10, origin(producer, 7)));
+    node.turn(0);
+    assert_eq!(client.produced(&mut node).map(|r| r.base_offset), Ok(Offset(0)));
+    let error = client.produced(&mut node).expect_err("a gap");
+    assert_eq!((error.code, error.limit, error.current), (Ok(ErrorCode::OutOfSequence), 2, 7));
+}
+
+#[test]
+fn produce_is_refused_for_each_reason_with_its_own_code() {
+    let mut node = Node::new(2);
+    let mut client = node.connect(Some(0));
+    let topic = node.create(&mut client, "t", 2, &[("batch.bytes.max", "1024")]);
+    let (here, there) =
+        if node.shards[0].shard.partitions.contains_key(&log(topic, 0)) { (0, 1) } else { (1, 0) };
+    let cases = [
+        (log(TopicId([9; 16]), 0), records(1), ErrorCode::UnknownTopic),
+        (log(TopicId::METADATA, 0), records(1), ErrorCode::UnknownTopic),
+        (log(topic, 2), records(1), ErrorCode::UnknownPartition),
+        (log(topic, -1), records(1), ErrorCode::UnknownPartition),
+        (log(topic, there), records(1), ErrorCode::WrongShard),
+        (log(topic, here), batch_of(1, 2000, BatchOrigin::NONE), ErrorCode::BatchTooLarge),
+        (log(topic, here), Vec::new(), ErrorCode::InvalidRequest),
+        (log(topic, here), records(1)[..50].to_vec(), ErrorCode::BatchInvalid),
+    ];
+    for (log, batches, expected) in cases {
+        client.produce(&mut node, log, Acks::Leader, &batches);
+        node.settle();
+        assert_eq!(code(client.produced(&mut node)), Ok(expected), "{log:?}");
+    }
+    let stale =
+        ProduceRequest { partition: log(topic, here), leader_epoch: LeaderEpoch(2), acks: Acks::Leader };
+    let body = records(1);
+    client.credit(&mut node, 1000);
+    let error = client.refused(&mut node, |c, out| {
+        stale.encode_head(c, body.len(), out);
+        out.extend_from_slice(&body);
+    });
+    assert_eq!((error.code, error.limit), (Ok(ErrorCode::StaleEpoch), 3));
+}
+
+#[test]
+fn without_credit_a_produce_is_refused_and_the_connection_stays() {
+    let mut node = Node::new(1);
+    let mut client = node.connect(None);
+    let topic = node.create(&mut client, "t", 1, &[]);
+    let frame = client.produce_frame(log(topic, 0), Acks::Leader, &records(1));
+    client.put(&mut node, &frame);
+    client.sent += frame.len() as u64;
+    node.settle();
+    assert_eq!(code(client.produced(&mut node)), Ok(ErrorCode::OutOfCredit));
+    let ping = Ping { nonce: 5, produce_bytes: 0, produce_limit: 0 };
+    let pong = client.ask(
+        &mut node,
+        Api::Ping,
+        |c, out| ping.encode(Kind::Request, c, out),
+        |f| Ping::decode(f, Kind::Reply),
+    );
+    assert_eq!(pong, Ping { nonce: 5, produce_bytes: frame.len() as u64, produce_limit: 0 });
+    client.produce(&mut node, log(topic, 0), Acks::Leader, &records(1));
+    node.settle();
+    assert_eq!(client.produced(&mut node).map(|r| r.base_offset), Ok(Offset(0)));
+}
+
+#[test]
+fn storage_that_cannot_flush_never_claims_disk() {
+    let mut node = Node::with(1, ShardLimits::default(), Storage::Volatile { allowed: false });
+    let mut client = node.connect(None);
+    let durable = node.create(&mut client, "durable", 1, &[]);
+    let relaxed = node.create(&mut client, "relaxed", 1, &[("durability", "relaxed")]);
+    client.produce(&mut node, log(durable, 0), Acks::Leader, &records(1));
+    client.produce(&mut node, log(relaxed, 0), Acks::Leader, &records(1));
+    node.settle();
+    assert_eq!(code(client.produced(&mut node)), Ok(ErrorCode::DurabilityNotAvailable));
+    assert_eq!(client.produced(&mut node).map(|r| r.level), Ok(Level::Memory));
+
+    let mut node = Node::with(1, ShardLimits::default(), Storage::Volatile { allowed: true });
+    let mut client = node.connect(None);
+    let durable = node.create(&mut client, "durable", 1, &[]);
+    client.produce(&mut node, log(durable, 0), Acks::All, &records(1));
+    node.settle();
+    assert_eq!(client.produced(&mut node).map(|r| r.level), Ok(Level::Memory));
+}
