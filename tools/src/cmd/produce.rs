@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -21,6 +22,9 @@ const FIELD_BYTES_MAX: usize = 64 << 20;
 
 /// Records that wait between the reader of the input and the producer.
 const QUEUE_RECORDS: usize = 1024;
+
+/// How long the observer may be silent after the producer has closed.
+const LAST_EVENT: Duration = Duration::from_secs(5);
 
 /// Reads, produces, waits for all acknowledgements.
 pub(crate) async fn run(client: Client, args: ProduceArgs, out: &mut Out) -> Result<(), Failure> {
@@ -59,6 +63,7 @@ pub(crate) async fn run(client: Client, args: ProduceArgs, out: &mut Out) -> Res
             record = input.recv() => {
                 let Some(record) = record else { break };
                 enqueue(&producer, &record).await?;
+                tally.enqueued += 1;
                 if tally.error.is_some() {
                     break;
                 }
@@ -67,7 +72,9 @@ pub(crate) async fn run(client: Client, args: ProduceArgs, out: &mut Out) -> Res
     }
     drop(input);
     let closed = producer.close().await;
-    while let Ok(event) = acknowledged.try_recv() {
+    // A record's acknowledgement may be known a moment before the observer hears of its batch.
+    while tally.records + tally.failed < tally.enqueued {
+        let Ok(Some(event)) = tokio::time::timeout(LAST_EVENT, acknowledged.recv()).await else { break };
         tally.add(event, &args.topic, out)?;
     }
     bar.finish_and_clear();
@@ -244,6 +251,7 @@ fn input_length(files: &[PathBuf]) -> Option<u64> {
 /// What became of the batches.
 #[derive(Default)]
 struct Tally {
+    enqueued: u64,
     records: u64,
     bytes: u64,
     batches: u64,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tidegate::{Batch, Client, Error, Header, Level, Producer, ProducerEvent, Record, Start};
+use tidegate::{Batch, Client, Error, Header, Level, Producer, ProducerEvent, ProducerStats, Record, Start};
 use tidegate_bench::latency::Latencies;
 use tokio::runtime::Handle;
 
@@ -149,7 +149,7 @@ pub(super) async fn run(client: &Client, args: &DemoArgs, out: &mut Out) -> Resu
     producer.flush().await?;
     let seconds = begun.elapsed().as_secs_f64();
     let cores_busy = busy_share(cpu_before, cpu_ticks());
-    let stats = producer.stats();
+    let stats = settled(&producer).await;
     producer.close().await?;
     let read = finish_reading(reader, &shared).await?;
     let observed = std::mem::take(&mut *shared.observed.lock().expect("no observer panics"));
@@ -169,6 +169,18 @@ pub(super) async fn run(client: &Client, args: &DemoArgs, out: &mut Out) -> Resu
         credit_seconds: stats.credit_wait_us as f64 / 1e6,
         cores_busy,
     })
+}
+
+/// The producer's counters once they have caught up with the flush before.
+async fn settled(producer: &Producer) -> ProducerStats {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        let stats = producer.stats();
+        if stats.records_acked + stats.records_failed >= stats.records || Instant::now() >= deadline {
+            return stats;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 fn observer(shared: Arc<Shared>) -> impl Fn(&ProducerEvent) + Send + Sync + 'static {
