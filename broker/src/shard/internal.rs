@@ -13,7 +13,7 @@ use tidegate_reactor::op::Op;
 
 use super::reply::Refusal;
 use super::{Shard, Ticket};
-use crate::log::{Appended, IncomingBatch, LogOptions, ReadBatches, ReadStart};
+use crate::log::{Appended, IncomingBatch, LogOptions, ReadBatches, ReadRefused, ReadStart};
 
 /// Bytes of records after which a batch of an internal log ends.
 const BATCH_BYTES: usize = 256 << 10;
@@ -103,6 +103,8 @@ impl Shard {
                         self.tickets.insert(ticket, Ticket::Restore(log));
                     }
                     ReadStart::AtEnd => restore.next = upto,
+                    // The next turn tries again.
+                    ReadStart::Refused(ReadRefused::Busy) => break,
                     ReadStart::Refused(refused) => return Err(refused.into()),
                 }
             }

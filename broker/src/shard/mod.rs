@@ -42,9 +42,10 @@ use self::mail::{Asker, Mail};
 use self::offset::OffsetsLogs;
 use self::orders::{METADATA, Orders};
 use self::produce::Partition;
+use self::reply::Refusal;
 use self::route::ORDERS_SHARD;
 use self::stats::{Gather, Stats};
-use crate::log::{IncomingBatch, Logs, Outcome};
+use crate::log::{IncomingBatch, Logs, Outcome, ReadBatches, ReadRefused};
 
 /// Everything that a shard is made of.
 #[derive(Debug)]
@@ -348,17 +349,7 @@ impl Shard {
                 }
                 Outcome::Unknown { log, from, fault } => self.produce_faulted(log, from, &fault),
                 Outcome::Trimmed { log, start } => self.trimmed(log, start, ops),
-                Outcome::ReadDone { ticket, result } => match self.tickets.remove(&ticket) {
-                    Some(Ticket::Reader { reader, share }) => self.fetch_read_done(reader, share, result),
-                    Some(Ticket::Restore(log)) => {
-                        let read = result.map_err(reply::Refusal::from);
-                        let taken = read.and_then(|batches| self.internal_read(log, &batches));
-                        if let Err(refusal) = taken {
-                            self.fail(refusal.body().cause);
-                        }
-                    }
-                    Some(Ticket::Find(_)) | None => {}
-                },
+                Outcome::ReadDone { ticket, result } => self.read_done(ticket, result),
                 Outcome::FindDone { ticket, result } => {
                     if let Some(Ticket::Find(asker)) = self.tickets.remove(&ticket) {
                         self.list_offsets_found(asker, result, ops);
@@ -367,6 +358,22 @@ impl Shard {
             }
         }
         self.outcomes = outcomes;
+    }
+
+    fn read_done(&mut self, ticket: u64, result: Result<ReadBatches, ReadRefused>) {
+        match self.tickets.remove(&ticket) {
+            Some(Ticket::Reader { reader, share }) => self.fetch_read_done(reader, share, result),
+            Some(Ticket::Restore(log)) => {
+                let read = result.map_err(Refusal::from);
+                let taken = read.and_then(|batches| self.internal_read(log, &batches));
+                if let Err(refusal) = taken {
+                    self.fail(refusal.body().cause);
+                }
+            }
+            Some(Ticket::Find(_)) | None => {}
+        }
+        // There is room for another read.
+        self.fetch_delayed();
     }
 
     fn stop_begins(&mut self) {
@@ -457,12 +464,12 @@ impl Turn for Shard {
         for id in std::mem::take(&mut self.resumable) {
             self.connection_resume(id, ops);
         }
-        self.logs.pump(now, ops);
-        self.credit_grant();
         let stop = match self.phase {
             Phase::Starting | Phase::Serving | Phase::Failed => Loop::Continue,
             Phase::Draining | Phase::Flushing | Phase::Closing => self.stop_goes_on(ops),
         };
+        self.logs.pump(now, ops);
+        self.credit_grant();
         self.connections_flush(ops);
         self.timers(unserved, ops);
         stop
