@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use tidegate_protocol::batch::Batches;
+use tidegate_protocol::batch::{BatchHeader, Batches};
 use tidegate_protocol::disk::BLOCK;
 use tidegate_protocol::disk::checkpoint::{self, CheckpointBody, FileOwner, FileState};
 use tidegate_protocol::disk::entry::{Carriage, Entry, Start};
@@ -18,7 +18,7 @@ use tidegate_protocol::disk::frame::{Frame, FrameHeader};
 use tidegate_protocol::disk::run::RunHeader;
 use tidegate_protocol::disk::superblock::{State, Superblock};
 use tidegate_protocol::extent::ExtentHeader;
-use tidegate_protocol::ids::{FileId, TopicId, TopicPartition};
+use tidegate_protocol::ids::{FileId, ProducerId, TopicId, TopicPartition};
 
 use crate::args::DumpArgs;
 use crate::exit::{Code, Failure};
@@ -343,15 +343,29 @@ impl Dump<'_> {
         let Ok((_, payload)) = ExtentHeader::decode_whole(extent) else { return Ok(()) };
         for batch in Batches::new(payload) {
             match batch {
-                Ok(batch) => {
-                    let header = batch.header();
-                    self.part(format!("    batch {header:?}"))?;
-                }
-                Err(error) => self.part(format!("    batch, DAMAGED: {error:?}"))?,
+                Ok(batch) => self.part(format!("  {}", batch_text(batch.header())))?,
+                Err(error) => self.part(format!("  batch, DAMAGED: {error}"))?,
             }
         }
         Ok(())
     }
+}
+
+fn batch_text(header: &BatchHeader) -> String {
+    let producer = match header.producer_id {
+        ProducerId::NONE => String::new(),
+        id => format!(", producer {id} epoch {} sequence {}", header.producer_epoch, header.base_sequence),
+    };
+    format!(
+        "batch: offsets {} to {}, {} records, {}, compression {:?}, times {} to {}{producer}",
+        header.base_offset,
+        header.end_offset(),
+        grouped(header.records_count.max(0) as u64),
+        bytes_text(header.len as u64),
+        header.compression,
+        time::render_ms(header.base_timestamp_ms),
+        time::render_ms(header.max_timestamp_ms),
+    )
 }
 
 fn entry_text(entry: &Entry<'_>) -> String {

@@ -51,7 +51,8 @@ pub(crate) async fn run(client: Client, args: StatusArgs, out: &mut Out) -> Resu
 /// Every counter summed over the shards, in the broker's order.
 pub(crate) fn sums(status: &StatusReply) -> Vec<(String, i64)> {
     let mut sums: Vec<(String, i64)> = Vec::new();
-    for (name, value) in status.shards.iter().flatten() {
+    // A shard's own number is no count.
+    for (name, value) in status.shards.iter().flatten().filter(|(name, _)| name != "shard") {
         match sums.iter_mut().find(|(n, _)| n == name) {
             Some((_, sum)) => *sum += value,
             None => sums.push((name.clone(), *value)),

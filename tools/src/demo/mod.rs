@@ -19,7 +19,7 @@ use crate::broker::{BrokerProcess, Spawn};
 use crate::cmd::status::sums;
 use crate::connect::runtime;
 use crate::exit::{Code, Failure};
-use crate::output::{Out, note};
+use crate::output::{Out, note, progress_bar};
 use crate::time::now_ns;
 
 use flow::Live;
@@ -52,7 +52,7 @@ async fn store_and_compare(args: &DemoArgs, data: &Path, out: &mut Out) -> Resul
     broker.stop().await?;
     report::progress("stopped the broker; a new process reads everything back from disk", out)?;
     let broker = BrokerProcess::start(Spawn { data, shards: None }).await?;
-    let cold = read_back(&broker).await?;
+    let cold = read_back(&broker, stored.flow.bytes_acked).await?;
     broker.stop().await?;
     let report = Report { args, stored, cold };
     report.print(out)?;
@@ -91,14 +91,17 @@ struct Cold {
     counters: Counters,
 }
 
-async fn read_back(broker: &BrokerProcess) -> Result<Cold, Failure> {
+async fn read_back(broker: &BrokerProcess, bytes: u64) -> Result<Cold, Failure> {
+    let bar = progress_bar(Some(bytes), "bytes");
     let client = broker.client().await?;
     let begun = Instant::now();
     let mut consumer = client.consumer(TOPIC).from(Start::Earliest).until_end().start().await?;
     let mut read = Live::default();
     while let Some(batch) = consumer.next_batch().await {
         read.add(&batch?, now_ns())?;
+        bar.set_position(read.bytes);
     }
+    bar.finish_and_clear();
     let seconds = begun.elapsed().as_secs_f64();
     consumer.close().await;
     Ok(Cold { read, seconds, counters: sums(&client.admin().status().await?) })
