@@ -71,6 +71,16 @@ impl Index {
         self.head.last().map_or(0, |last| last.at + last.bytes)
     }
 
+    /// One past the last offset that is known from the file's start.
+    pub(crate) fn head_end_offset(&self) -> Option<Offset> {
+        self.head.last().map(|last| last.end)
+    }
+
+    /// The first offset that is known again behind what is not.
+    pub(crate) fn tail_base(&self) -> Option<Offset> {
+        self.tail.first().map(|first| first.base)
+    }
+
     /// The entry that holds `offset`. `written` is the segment's end in bytes.
     pub(crate) fn by_offset(&self, offset: Offset, written: u64) -> Answer {
         self.first(written, |e| e.end > offset)

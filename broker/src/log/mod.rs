@@ -11,6 +11,8 @@ mod handles;
 mod index;
 mod memory;
 mod pool;
+pub mod reader;
+mod run_scan;
 pub mod segment;
 
 use std::path::PathBuf;

@@ -192,6 +192,10 @@ impl Pool {
     pub(crate) fn pump(&mut self, handles: &mut Handles, ops: &mut Vec<Op>) {
         self.create_next(handles, ops);
         self.fill_next(handles, ops);
+        // So that the next log need not wait for one, unless other files need the descriptors.
+        if handles.len() * 2 > self.limits.open_max as usize {
+            return;
+        }
         let ready: Vec<FileId> = self.ready_files().map(|(file, _)| file).take(FILE_CLASSES * 2).collect();
         for file in ready {
             handles.get(file, ops);

@@ -92,6 +92,8 @@ pub struct Segments {
     /// Ops that came up between two turns.
     queued: Vec<Op>,
     retry_at_ns: Option<u64>,
+    /// Files that could not be opened since the reader asked last.
+    open_failed: Vec<(FileId, Fault)>,
 }
 
 impl Segments {
@@ -104,6 +106,7 @@ impl Segments {
             config,
             queued: Vec::new(),
             retry_at_ns: None,
+            open_failed: Vec::new(),
         }
     }
 
@@ -310,9 +313,12 @@ impl Segments {
                 let file = self.handles.on_opened(io, &result);
                 if self.pool.on_opened(file, &result) {
                     ops.push(Op::Remove { path: datadir::data_file(&self.config.root, file), tag: REMOVE });
-                } else if result.is_err_and(|fault| !too_many_open(&fault)) {
-                    // It cannot take runs; reads say so when they ask for it.
-                    self.table.seal(file);
+                } else if let Err(fault) = result {
+                    if !too_many_open(&fault) {
+                        // It cannot take runs either.
+                        self.table.seal(file);
+                    }
+                    self.open_failed.push((file, fault));
                 }
             }
             Event::FileClosed { file: io } => self.handles.on_closed(io),
@@ -328,6 +334,11 @@ impl Segments {
             Event::Removed { .. } | Event::Timer { .. } => {}
             other => panic!("not an event of data files: {other:?}"),
         }
+    }
+
+    /// Files that could not be opened since the last time.
+    pub(super) fn take_open_failed(&mut self) -> Vec<(FileId, Fault)> {
+        std::mem::take(&mut self.open_failed)
     }
 
     /// Counters and gauges by name.

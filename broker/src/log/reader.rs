@@ -1,0 +1,1101 @@
+//! Cold reads: whole batches, and offsets by time, from data files.
+//!
+//! A read finds its segment, then its run in the index (hopping over run headers that are not known yet), then reads a
+//! block-aligned piece and checks every header, owner, generation and checksum in it before a byte is handed out. Reads
+//! beyond [`FileLimits::reads_max`] wait their turn; beyond [`FileLimits::reads_waiting_max`] they are refused.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tidegate_protocol::batch::{BatchView, Batches, Compression, TimestampType};
+use tidegate_protocol::crc;
+use tidegate_protocol::disk::BLOCK;
+use tidegate_protocol::disk::run::RunHeader;
+use tidegate_protocol::extent::ExtentHeader;
+use tidegate_protocol::ids::{ClusterId, FileId, Generation, Offset, TopicPartition};
+use tidegate_reactor::buffer::{Buffer, View};
+use tidegate_reactor::op::{Event, Fault, Op, Tag};
+
+use super::answer::{Found, ReadBatches, ReadRefused};
+use super::file_table::Segment;
+use super::index::{Answer, Entry};
+use super::run_scan::{Cursor, RunOwner, Scan, Step};
+use super::segment::Segments;
+use crate::limits::FileLimits;
+
+/// The upper 16 bits of the tags of reads.
+const TAG_SPACE: u64 = 0x0103 << 48;
+
+/// Places remembered for readers that go on where they stopped.
+const PLACES_MAX: usize = 4096;
+
+/// All cold reads of a shard.
+///
+/// Invariants: at most [`FileLimits::reads_max`] ops are under way, each of one job; every other job is in `waiting`.
+#[derive(Debug)]
+pub struct Reader {
+    limits: FileLimits,
+    cluster: ClusterId,
+    jobs: BTreeMap<u64, Job>,
+    /// Jobs without an op, in their order.
+    waiting: VecDeque<u64>,
+    /// Ops under way, by the number in their tag.
+    under_way: BTreeMap<u64, UnderWay>,
+    ops_submitted: u64,
+    places: Places,
+    done: Vec<(u64, Done)>,
+    bytes_read: u64,
+}
+
+/// How a cold read has ended.
+#[derive(Clone, Debug)]
+pub enum Done {
+    /// One begun by [`Reader::read`].
+    Batches(Result<ReadBatches, ReadRefused>),
+    /// One begun by [`Reader::find`]; none: no record in data files matches.
+    Found(Result<Option<Found>, ReadRefused>),
+}
+
+/// A time that a record is looked for by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Time {
+    /// Its own timestamp, milliseconds since the Unix epoch.
+    Record(i64),
+    /// When it was appended, milliseconds since the Unix epoch.
+    Append(i64),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    log: TopicPartition,
+    /// The next offset of interest.
+    from: Offset,
+    upto: Offset,
+    wish: Wish,
+    /// Bytes that the next piece has to hold, because an extent does not fit a smaller one.
+    piece_least: usize,
+    /// Where to go on, if a piece did not hold what was wanted.
+    resume: Option<Stand>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Wish {
+    Batches { bytes_max: usize },
+    Find(Time),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct UnderWay {
+    ticket: u64,
+    file: FileId,
+    generation: Generation,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    /// The header of the run at this place, for the index.
+    Header { pos: u64 },
+    /// The piece from `at`; the cursor stands in it.
+    Piece { at: u64, cursor: Cursor },
+}
+
+/// What a job does next.
+enum Plan {
+    /// Read so many bytes.
+    Read { file: FileId, generation: Generation, what: What, len: usize },
+    /// Say that.
+    End(Done),
+}
+
+impl Reader {
+    /// None under way.
+    pub fn new(limits: FileLimits, cluster: ClusterId) -> Reader {
+        Reader {
+            limits,
+            cluster,
+            jobs: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            under_way: BTreeMap::new(),
+            ops_submitted: 0,
+            places: Places::default(),
+            done: Vec::new(),
+            bytes_read: 0,
+        }
+    }
+
+    /// Reads whole batches from the one that holds `from` on, none at or above `upto`, all but the first within `bytes_max`.
+    /// Everything below `upto` is in data files. Ends in [`Reader::take_done`] with `ticket`, which no other read has.
+    ///
+    /// # Errors
+    /// If too many wait already.
+    pub fn read(
+        &mut self,
+        log: TopicPartition,
+        from: Offset,
+        upto: Offset,
+        bytes_max: usize,
+        ticket: u64,
+    ) -> Result<(), ReadRefused> {
+        self.begin(
+            ticket,
+            Job { log, from, upto, wish: Wish::Batches { bytes_max }, piece_least: 0, resume: None },
+        )
+    }
+
+    /// Finds the first record from `from` on and below `upto` with that time or a later one. Everything below `upto` is in
+    /// data files. In a compressed batch, which the broker does not look into, that is the batch's first record.
+    ///
+    /// # Errors
+    /// If too many wait already.
+    pub fn find(
+        &mut self,
+        log: TopicPartition,
+        from: Offset,
+        upto: Offset,
+        time: Time,
+        ticket: u64,
+    ) -> Result<(), ReadRefused> {
+        self.begin(ticket, Job { log, from, upto, wish: Wish::Find(time), piece_least: 0, resume: None })
+    }
+
+    /// The end of a turn: submits reads, as many as may be under way.
+    pub fn pump(&mut self, segments: &mut Segments, ops: &mut Vec<Op>) {
+        for (file, fault) in segments.take_open_failed() {
+            self.fail_waiting_for(file, &fault, segments);
+        }
+        let mut still = VecDeque::new();
+        while self.under_way.len() < self.limits.reads_max as usize {
+            let Some(ticket) = self.waiting.pop_front() else { break };
+            if !self.step(ticket, segments, ops) {
+                still.push_back(ticket);
+            }
+        }
+        still.append(&mut self.waiting);
+        self.waiting = still;
+    }
+
+    /// The end of one of its ops.
+    pub fn on_event(&mut self, event: Event, segments: &mut Segments) {
+        let Event::Read { tag, result, .. } = event else { panic!("not the end of a read: {event:?}") };
+        let under_way =
+            self.under_way.remove(&(tag.0 & !TAG_SPACE)).expect("only what was asked for is read");
+        segments.put_back(under_way.file);
+        let ticket = under_way.ticket;
+        let buffer = match result {
+            Ok(buffer) => buffer,
+            Err(fault) => {
+                let refused = self.jobs[&ticket].wish.refused(ReadRefused::Fault(fault));
+                return self.end(ticket, refused);
+            }
+        };
+        self.bytes_read += buffer.len() as u64;
+        let job = self.jobs[&ticket];
+        // Freed meanwhile: what was read may be right, but is no part of the log any more.
+        let current =
+            segments.table.get(under_way.file).is_some_and(|d| d.generation == under_way.generation);
+        if !current || segments.table.segment(under_way.file).is_none() {
+            self.waiting.push_front(ticket);
+            return;
+        }
+        let end = match under_way.what {
+            What::Header { pos } => self.on_header(&job, &under_way, pos, &buffer, segments),
+            What::Piece { at, cursor } => self.on_piece(&job, &under_way, at, cursor, buffer, segments),
+        };
+        match end {
+            Some(done) => self.end(ticket, done),
+            None => self.waiting.push_front(ticket),
+        }
+    }
+
+    /// What has ended, in order.
+    pub fn take_done(&mut self) -> Vec<(u64, Done)> {
+        std::mem::take(&mut self.done)
+    }
+
+    /// Whether nothing is under way or waiting.
+    pub fn is_idle(&self) -> bool {
+        self.jobs.is_empty() && self.done.is_empty()
+    }
+
+    /// Bytes read from data files since the start.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read
+    }
+
+    fn begin(&mut self, ticket: u64, job: Job) -> Result<(), ReadRefused> {
+        if self.waiting.len() >= self.limits.reads_waiting_max as usize {
+            return Err(ReadRefused::Busy);
+        }
+        let before = self.jobs.insert(ticket, job);
+        assert!(before.is_none(), "ticket {ticket} is used once");
+        self.waiting.push_back(ticket);
+        Ok(())
+    }
+
+    /// Brings a job to its next op or its end; whether it got there. Else its file is being opened.
+    fn step(&mut self, ticket: u64, segments: &mut Segments, ops: &mut Vec<Op>) -> bool {
+        let job = self.jobs[&ticket];
+        let plan = match self.plan(&job, segments) {
+            Ok(plan) => plan,
+            Err(refused) => {
+                self.end(ticket, job.wish.refused(refused));
+                return true;
+            }
+        };
+        match plan {
+            Plan::End(done) => self.end(ticket, done),
+            Plan::Read { file, generation, what, len } => {
+                let Some(io) = segments.handles.take(file, ops) else { return false };
+                self.ops_submitted += 1;
+                let number = self.ops_submitted;
+                self.under_way.insert(number, UnderWay { ticket, file, generation, what });
+                let at = match what {
+                    What::Header { pos } => pos,
+                    What::Piece { at, .. } => at,
+                };
+                ops.push(Op::Read { file: io, at, len, tag: Tag(TAG_SPACE | number) });
+            }
+        }
+        true
+    }
+
+    fn plan(&self, job: &Job, segments: &Segments) -> Result<Plan, ReadRefused> {
+        let known = match job.wish {
+            Wish::Batches { .. } => job.resume.or_else(|| self.places.get(job.log, job.from)),
+            Wish::Find(_) => job.resume,
+        };
+        if let Some(stand) = known
+            && let Some(segment) = segments.table.segment(stand.file)
+            && segment.log == job.log
+            && generation_of(segments, stand.file) == stand.generation
+            && stand.cursor.pos < segment.written
+        {
+            return Ok(self.piece(job, stand, segment));
+        }
+        match job.wish {
+            Wish::Batches { .. } => {
+                let found = segments.table.at_or_after(job.log, job.from);
+                let Some((file, segment)) = found.filter(|(_, segment)| segment.base <= job.from) else {
+                    let (start, end) = found.map_or((job.from, job.from), |(_, s)| (s.base, s.end));
+                    return Err(ReadRefused::OutOfRange { start, end });
+                };
+                let answer = segment.index.by_offset(job.from, segment.written);
+                self.after_index(job, file, segments, segment, answer)
+            }
+            Wish::Find(time) => self.plan_find(job, time, segments),
+        }
+    }
+
+    fn plan_find(&self, job: &Job, time: Time, segments: &Segments) -> Result<Plan, ReadRefused> {
+        for (file, segment) in segments.table.of_log(job.log) {
+            let reached = match time {
+                Time::Append(ms) => segment.append_last_ms >= ms,
+                Time::Record(ms) => segment.max_timestamp_ms >= ms,
+            };
+            if segment.base >= job.upto {
+                break;
+            }
+            if segment.end <= job.from || !reached {
+                continue;
+            }
+            let answer = match time {
+                Time::Append(ms) => match segment.index.by_append_time(ms, segment.written) {
+                    // It is reached before `from` already.
+                    Answer::In(entry) if entry.end <= job.from => {
+                        segment.index.by_offset(job.from, segment.written)
+                    }
+                    answer => answer,
+                },
+                Time::Record(ms) => segment.index.by_record_time(ms, job.from, segment.written),
+            };
+            match answer {
+                Answer::Nowhere => continue,
+                Answer::In(entry) if entry.base >= job.upto => break,
+                answer => return self.after_index(job, file, segments, segment, answer),
+            }
+        }
+        Ok(Plan::End(Done::Found(Ok(None))))
+    }
+
+    fn after_index(
+        &self,
+        job: &Job,
+        file: FileId,
+        segments: &Segments,
+        segment: &Segment,
+        answer: Answer,
+    ) -> Result<Plan, ReadRefused> {
+        let generation = generation_of(segments, file);
+        match answer {
+            Answer::Hop(pos) => Ok(Plan::Read { file, generation, what: What::Header { pos }, len: BLOCK }),
+            Answer::In(entry) => {
+                let stand = Stand { file, generation, cursor: Cursor::at_run(entry.at) };
+                Ok(self.piece(job, stand, segment))
+            }
+            Answer::Nowhere => Err(damaged(file, segment.base, segment.end)),
+        }
+    }
+
+    /// The piece to read from there on.
+    fn piece(&self, job: &Job, stand: Stand, segment: &Segment) -> Plan {
+        const LEAST: usize = 64 << 10;
+        let Stand { file, generation, cursor } = stand;
+        let at = cursor.pos & !(BLOCK as u64 - 1);
+        let lead = (cursor.pos - at) as usize;
+        let most = self.limits.read_bytes_max;
+        let wanted = match job.wish {
+            // Headers of extents and runs come on top of the batches.
+            Wish::Batches { bytes_max } => bytes_max.saturating_add(BLOCK),
+            Wish::Find(_) => LEAST,
+        };
+        let wanted = wanted.clamp(LEAST.min(most), most).max(job.piece_least);
+        let left = usize::try_from(segment.written - at).unwrap_or(usize::MAX);
+        let len = (lead + wanted).next_multiple_of(BLOCK).min(left);
+        Plan::Read { file, generation, what: What::Piece { at, cursor }, len }
+    }
+
+    /// A run header for the index.
+    fn on_header(
+        &mut self,
+        job: &Job,
+        read: &UnderWay,
+        pos: u64,
+        bytes: &[u8],
+        segments: &mut Segments,
+    ) -> Option<Done> {
+        let owner = self.owner(job, read);
+        let segment = segments.table.segment_mut(read.file).expect("looked up before");
+        if segment.index.head_end() != pos {
+            // Another reader was here first.
+            return None;
+        }
+        match RunHeader::decode(bytes) {
+            Ok(run) if owner == owner_of(&run) && pos + u64::from(run.bytes) <= segment.written => {
+                segment.index.push_head(Entry {
+                    base: run.base,
+                    end: run.end,
+                    at: pos,
+                    bytes: u64::from(run.bytes),
+                    append_last_ms: run.append_last_ms,
+                    max_timestamp_ms: run.max_timestamp_ms,
+                });
+                None
+            }
+            _ => {
+                // Without this header nobody knows where the next run begins.
+                let from = segment.index.head_end_offset().unwrap_or(segment.base);
+                let upto = segment.index.tail_base().unwrap_or(segment.end);
+                Some(job.wish.refused(damaged(read.file, from, upto)))
+            }
+        }
+    }
+
+    fn on_piece(
+        &mut self,
+        job: &Job,
+        read: &UnderWay,
+        at: u64,
+        cursor: Cursor,
+        buffer: Buffer,
+        segments: &Segments,
+    ) -> Option<Done> {
+        let segment = segments.table.segment(read.file).expect("looked up before");
+        let view = buffer.freeze();
+        let mut scan = Scan::new(&view, at, segment.written, self.owner(job, read), cursor);
+        match job.wish {
+            Wish::Batches { bytes_max } => self.collect(job, read, bytes_max, &view, &mut scan, segment),
+            Wish::Find(time) => self.search(job, read, time, &view, &mut scan, segment),
+        }
+    }
+
+    /// Takes whole batches out of a piece.
+    fn collect(
+        &mut self,
+        job: &Job,
+        read: &UnderWay,
+        bytes_max: usize,
+        view: &View,
+        scan: &mut Scan<'_>,
+        segment: &Segment,
+    ) -> Option<Done> {
+        let mut found = None;
+        let mut damage = None;
+        loop {
+            match scan.next() {
+                Step::Extent(extent, payload) if extent.end > job.from && extent.base < job.upto => {
+                    let payload = view.slice(payload);
+                    let whole = crc::of(&payload) == extent.payload_crc;
+                    let Some(more) = whole
+                        .then(|| take_batches(&extent, &payload, job.from, job.upto, bytes_max, &mut found))
+                        .flatten()
+                    else {
+                        damage = Some(damaged(read.file, extent.base, extent.end));
+                        break;
+                    };
+                    if found.as_ref().is_some_and(|f| f.end == extent.end) {
+                        scan.pass(&extent);
+                    }
+                    if more == More::No {
+                        break;
+                    }
+                }
+                Step::Extent(extent, _) | Step::Cut(extent) if extent.end <= job.from => scan.pass(&extent),
+                Step::Extent(..) | Step::End => break,
+                Step::Cut(extent) if found.is_none() => {
+                    return self.read_on(read, scan.cursor(), extent.total_bytes());
+                }
+                Step::PieceEnd if found.is_none() => return self.read_on(read, scan.cursor(), BLOCK),
+                Step::Cut(_) | Step::PieceEnd => break,
+                Step::Damaged => {
+                    let from = found.as_ref().map_or(job.from, |f: &ReadBatches| f.end);
+                    damage = Some(damaged(read.file, from, run_end(segment, from)));
+                    break;
+                }
+            }
+        }
+        // What is sound in front of damage is served; the next read begins at the damage and says so.
+        Some(Done::Batches(match (found, damage) {
+            (Some(found), _) => {
+                self.places.put(job.log, found.end, read, scan.cursor());
+                Ok(found)
+            }
+            (None, Some(damage)) => Err(damage),
+            (None, None) => Err(ReadRefused::OutOfRange { start: segment.base, end: job.upto }),
+        }))
+    }
+
+    /// Looks for a time in a piece.
+    fn search(
+        &mut self,
+        job: &Job,
+        read: &UnderWay,
+        time: Time,
+        view: &View,
+        scan: &mut Scan<'_>,
+        segment: &Segment,
+    ) -> Option<Done> {
+        let mut next = job.from;
+        let least = loop {
+            match scan.next() {
+                Step::Extent(extent, _) | Step::Cut(extent) if extent.base >= job.upto => {
+                    return Some(Done::Found(Ok(None)));
+                }
+                Step::Extent(extent, _) | Step::Cut(extent) if !may_hold(&extent, time, job.from) => {
+                    scan.pass(&extent);
+                    next = next.max(extent.end);
+                }
+                Step::Extent(extent, payload) => {
+                    let payload = &view[payload];
+                    if crc::of(payload) != extent.payload_crc {
+                        return Some(Done::Found(Err(damaged(read.file, extent.base, extent.end))));
+                    }
+                    if let Some(found) = first_at(&extent, payload, time, job.from) {
+                        return Some(Done::Found(Ok(Some(found).filter(|found| found.offset < job.upto))));
+                    }
+                    scan.pass(&extent);
+                    next = next.max(extent.end);
+                }
+                Step::Cut(extent) => break extent.total_bytes(),
+                Step::PieceEnd => break BLOCK,
+                Step::End => break 0,
+                Step::Damaged => {
+                    return Some(Done::Found(Err(damaged(read.file, next, run_end(segment, next)))));
+                }
+            }
+        };
+        self.job_mut(read).from = next;
+        if least == 0 {
+            self.job_mut(read).resume = None;
+            return None;
+        }
+        self.read_on(read, scan.cursor(), least)
+    }
+
+    /// The job goes on at the cursor, with a piece that holds at least what comes next.
+    fn read_on(&mut self, read: &UnderWay, cursor: Cursor, least: usize) -> Option<Done> {
+        let job = self.job_mut(read);
+        job.piece_least = least;
+        job.resume = Some(Stand { file: read.file, generation: read.generation, cursor });
+        None
+    }
+
+    fn job_mut(&mut self, read: &UnderWay) -> &mut Job {
+        self.jobs.get_mut(&read.ticket).expect("an op belongs to a job")
+    }
+
+    fn owner(&self, job: &Job, read: &UnderWay) -> RunOwner {
+        RunOwner { cluster: self.cluster, file: read.file, generation: read.generation, log: job.log }
+    }
+
+    fn fail_waiting_for(&mut self, file: FileId, fault: &Fault, segments: &Segments) {
+        let tickets: Vec<u64> = self.waiting.iter().copied().collect();
+        for ticket in tickets {
+            let job = self.jobs[&ticket];
+            if matches!(self.plan(&job, segments), Ok(Plan::Read { file: wanted, .. }) if wanted == file) {
+                self.waiting.retain(|t| *t != ticket);
+                self.end(ticket, job.wish.refused(ReadRefused::Fault(fault.clone())));
+            }
+        }
+    }
+
+    fn end(&mut self, ticket: u64, done: Done) {
+        self.jobs.remove(&ticket).expect("a job ends once");
+        self.done.push((ticket, done));
+    }
+}
+
+impl Wish {
+    fn refused(self, why: ReadRefused) -> Done {
+        match self {
+            Wish::Batches { .. } => Done::Batches(Err(why)),
+            Wish::Find(_) => Done::Found(Err(why)),
+        }
+    }
+}
+
+/// Where readers stopped, by the offset with which they will go on; the oldest is forgotten first.
+#[derive(Debug, Default)]
+struct Places {
+    places: BTreeMap<(TopicPartition, Offset), Stand>,
+    order: VecDeque<(TopicPartition, Offset)>,
+}
+
+/// A place in one generation of a data file.
+#[derive(Clone, Copy, Debug)]
+struct Stand {
+    file: FileId,
+    generation: Generation,
+    cursor: Cursor,
+}
+
+impl Places {
+    fn put(&mut self, log: TopicPartition, next: Offset, read: &UnderWay, cursor: Cursor) {
+        let stand = Stand { file: read.file, generation: read.generation, cursor };
+        if self.places.insert((log, next), stand).is_none() {
+            self.order.push_back((log, next));
+        }
+        if self.order.len() > PLACES_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.places.remove(&oldest);
+        }
+    }
+
+    fn get(&self, log: TopicPartition, from: Offset) -> Option<Stand> {
+        self.places.get(&(log, from)).copied()
+    }
+}
+
+/// Whether further batches may follow those taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum More {
+    Yes,
+    No,
+}
+
+/// Takes from a checked payload the batches that end above `from` and begin below `upto`, as long as all but the first fit
+/// `bytes_max`. None: it does not consist of batches.
+fn take_batches(
+    extent: &ExtentHeader,
+    payload: &View,
+    from: Offset,
+    upto: Offset,
+    bytes_max: usize,
+    found: &mut Option<ReadBatches>,
+) -> Option<More> {
+    let (mut at, mut begin, mut more) = (0, None, More::Yes);
+    for batch in Batches::new(payload) {
+        let batch = batch.ok()?;
+        let (header, len) = (batch.header(), batch.bytes().len());
+        if header.end_offset() > from {
+            let full = found.as_ref().is_some_and(|f| f.bytes + len > bytes_max);
+            if header.base_offset >= upto || full {
+                more = More::No;
+                break;
+            }
+            begin.get_or_insert(at);
+            let found = found.get_or_insert_with(|| ReadBatches {
+                views: Vec::new(),
+                first: header.base_offset,
+                end: header.end_offset(),
+                batch_count: 0,
+                bytes: 0,
+                append_time_first_ms: extent.append_time_ms,
+                append_time_last_ms: extent.append_time_ms,
+                heads_crc: 0,
+            });
+            found.end = header.end_offset();
+            found.batch_count += 1;
+            found.bytes += len;
+            found.append_time_last_ms = extent.append_time_ms;
+            found.heads_crc = crc::append(found.heads_crc, batch.head());
+        }
+        at += len;
+    }
+    if let (Some(begin), Some(found)) = (begin, found.as_mut()) {
+        found.views.push(payload.slice(begin..at));
+    }
+    Some(more)
+}
+
+/// Whether an extent may hold a record from `from` on with that time or a later one.
+fn may_hold(extent: &ExtentHeader, time: Time, from: Offset) -> bool {
+    let reached = match time {
+        Time::Append(ms) => extent.append_time_ms >= ms,
+        Time::Record(ms) => extent.max_timestamp_ms >= ms,
+    };
+    extent.end > from && reached
+}
+
+/// The first record of a checked payload from `from` on with that time or a later one.
+fn first_at(extent: &ExtentHeader, payload: &[u8], time: Time, from: Offset) -> Option<Found> {
+    let ms = match time {
+        Time::Append(_) => {
+            return Some(Found { offset: extent.base.max(from), timestamp_ms: extent.append_time_ms });
+        }
+        Time::Record(ms) => ms,
+    };
+    let reached =
+        |batch: &BatchView<'_>| batch.header().end_offset() > from && batch.header().max_timestamp_ms >= ms;
+    Batches::new(payload).filter_map(Result::ok).filter(reached).find_map(|batch| first_in(&batch, ms, from))
+}
+
+fn first_in(batch: &BatchView<'_>, ms: i64, from: Offset) -> Option<Found> {
+    let header = batch.header();
+    let at_front = |timestamp_ms| Found { offset: header.base_offset.max(from), timestamp_ms };
+    if header.timestamp_type == TimestampType::Append {
+        return Some(at_front(header.max_timestamp_ms));
+    }
+    if header.compression != Compression::None {
+        return Some(at_front(header.base_timestamp_ms));
+    }
+    batch
+        .records()
+        .ok()?
+        .filter_map(Result::ok)
+        .find(|record| record.offset >= from && record.timestamp_ms >= ms)
+        .map(|record| Found { offset: record.offset, timestamp_ms: record.timestamp_ms })
+}
+
+fn generation_of(segments: &Segments, file: FileId) -> Generation {
+    segments.table.get(file).map(|data| data.generation).unwrap_or_default()
+}
+
+fn owner_of(run: &RunHeader) -> RunOwner {
+    RunOwner { cluster: run.cluster, file: run.file, generation: run.generation, log: run.log }
+}
+
+fn damaged(file: FileId, from: Offset, upto: Offset) -> ReadRefused {
+    ReadRefused::Damaged { file: file.to_string(), from, upto }
+}
+
+/// One past the last offset of the run that holds `offset`, or of the segment where that is not known.
+fn run_end(segment: &Segment, offset: Offset) -> Offset {
+    match segment.index.by_offset(offset, segment.written) {
+        Answer::In(entry) => entry.end,
+        Answer::Hop(_) | Answer::Nowhere => segment.end,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use proptest::prelude::*;
+    use tidegate_protocol::batch::{BatchBuilder, BatchOrigin, heads_crc, set_place};
+    use tidegate_protocol::disk::entry::RunMark;
+    use tidegate_protocol::disk::run::{RUN_HEADER_BYTES, run_bytes};
+    use tidegate_protocol::extent::LogKind;
+    use tidegate_protocol::ids::{JournalId, LeaderEpoch, PartitionId, TopicId};
+    use tidegate_reactor::disk::Disk;
+
+    use super::*;
+    use crate::datadir;
+    use crate::log::segment::{FlushReach, Purpose, Rot, SegmentsConfig};
+    use crate::testdisk::TestDrive;
+
+    const CLUSTER: ClusterId = ClusterId([3; 16]);
+    const LOG: TopicPartition = TopicPartition { topic: TopicId([1; 16]), partition: PartitionId(2) };
+
+    fn config() -> SegmentsConfig {
+        let limits = FileLimits {
+            classes: [128 << 10, 256 << 10, 512 << 10, 1 << 20],
+            zero_piece_bytes: 128 << 10,
+            open_max: 8,
+            read_bytes_max: 16 << 10,
+            reads_max: 2,
+            reads_waiting_max: 4,
+            ..FileLimits::DEFAULT
+        };
+        SegmentsConfig { root: "/data".into(), journal: JournalId(1), reach: FlushReach::AllFiles, limits }
+    }
+
+    /// Records of one batch: timestamps, with a value of that many bytes each.
+    type BatchSpec = (Vec<i64>, usize);
+
+    struct World {
+        segments: Segments,
+        reader: Reader,
+        drive: TestDrive,
+        /// All batches, with the append time of their extent.
+        batches: Vec<(Vec<u8>, i64)>,
+        end: Offset,
+        append_time: i64,
+    }
+
+    impl World {
+        fn new() -> World {
+            let mut drive = TestDrive::with_dir("/data");
+            drive.disk.create_dir(Path::new("/data/files")).unwrap();
+            let limits = config().limits;
+            let mut world = World {
+                segments: Segments::new(config()),
+                reader: Reader::new(limits, CLUSTER),
+                drive,
+                batches: Vec::new(),
+                end: Offset(0),
+                append_time: 1000,
+            };
+            world.settle();
+            world
+        }
+
+        /// Turns until nothing is under way.
+        fn settle(&mut self) {
+            for turns in 0.. {
+                assert!(turns < 10_000, "it never comes to rest");
+                let mut ops = Vec::new();
+                self.segments.pump(self.drive.now(), &mut ops);
+                self.reader.pump(&mut self.segments, &mut ops);
+                self.drive.submit(ops);
+                let events = self.drive.complete();
+                if events.is_empty() {
+                    return;
+                }
+                let mut ops = Vec::new();
+                for event in events {
+                    match event {
+                        Event::Read { .. } => self.reader.on_event(event, &mut self.segments),
+                        event => self.segments.on_event(self.drive.now(), event, &mut ops),
+                    }
+                }
+                self.drive.submit(ops);
+                self.segments.check();
+                assert!(self.reader.under_way.len() <= self.reader.limits.reads_max as usize);
+            }
+        }
+
+        /// As after a restart: the index is gone.
+        fn restart(&mut self) {
+            self.drive.close_all();
+            self.segments = Segments::restore(config(), &self.segments.state()).unwrap();
+            self.segments.opened(&mut self.drive.disk, Rot::Absent).unwrap();
+            self.reader = Reader::new(config().limits, CLUSTER);
+        }
+
+        /// A run; each extent is a list of batches.
+        fn put(&mut self, extents: &[Vec<BatchSpec>]) {
+            let base = self.end;
+            let mut bytes = vec![0; RUN_HEADER_BYTES];
+            let append_first_ms = self.append_time + 10;
+            let mut max_timestamp_ms = i64::MIN;
+            for extent in extents {
+                self.append_time += 10;
+                let header = self.put_extent(extent, &mut bytes);
+                max_timestamp_ms = max_timestamp_ms.max(header.max_timestamp_ms);
+            }
+            let extents_end = bytes.len();
+            bytes.resize(run_bytes(extents_end - RUN_HEADER_BYTES), 0);
+            let mut asked = 0;
+            let place = loop {
+                asked += 1;
+                assert!(asked < 100, "no file for {} bytes: {:?}", bytes.len(), self.segments);
+                let len = bytes.len() as u32;
+                if let Some(place) = self.segments.place(LOG, base, len, u64::MAX, Purpose::Settling) {
+                    break place;
+                }
+                self.settle();
+            };
+            if let Some(assign) = &place.assign {
+                self.segments.apply_assign(assign).unwrap();
+            }
+            let header = RunHeader {
+                cluster: CLUSTER,
+                file: place.file,
+                generation: place.generation,
+                sequence: place.run_sequence,
+                previous_crc: place.previous_crc,
+                log: LOG,
+                base,
+                end: self.end,
+                bytes: bytes.len() as u32,
+                extents: extents.len() as u32,
+                append_first_ms,
+                append_last_ms: self.append_time,
+                max_timestamp_ms,
+            };
+            let crc = header.finish(&mut bytes, extents_end);
+            let path = datadir::data_file(Path::new("/data"), place.file);
+            let file = self.drive.disk.open(&path).unwrap();
+            self.drive.disk.write(file, place.at, &Buffer::copy_of(&bytes)).unwrap();
+            self.drive.disk.flush(file).unwrap();
+            let run = RunMark {
+                log: LOG,
+                base,
+                end: self.end,
+                file: place.file,
+                generation: place.generation,
+                at: place.at,
+                bytes: bytes.len() as u32,
+                crc,
+                run_sequence: place.run_sequence,
+                append_first_ms,
+                append_last_ms: self.append_time,
+                max_timestamp_ms,
+                producers: Vec::new(),
+            };
+            self.segments.apply_run(&run).unwrap();
+            self.segments.put_back(place.file);
+        }
+
+        fn put_extent(&mut self, batches: &[BatchSpec], run: &mut Vec<u8>) -> ExtentHeader {
+            let base = self.end;
+            let mut payload = Vec::new();
+            for (times, value) in batches {
+                let mut builder = BatchBuilder::new(Vec::new());
+                for time in times {
+                    let value = vec![*time as u8; *value];
+                    builder.push(*time, None, Some(&value), std::iter::empty::<(&str, Option<&[u8]>)>());
+                }
+                let mut batch = builder.finish(BatchOrigin::NONE);
+                set_place(&mut batch, self.end, LeaderEpoch(1));
+                self.end = self.end.plus(times.len() as i64);
+                payload.extend_from_slice(&batch);
+                self.batches.push((batch, self.append_time));
+            }
+            let header = ExtentHeader {
+                log: LOG,
+                kind: LogKind::Data,
+                flags: 0,
+                leader_epoch: LeaderEpoch(1),
+                base,
+                end: self.end,
+                batch_count: batches.len() as u32,
+                byte_len: payload.len() as u32,
+                append_time_ms: self.append_time,
+                max_timestamp_ms: batches.iter().flat_map(|(times, _)| times).copied().max().unwrap(),
+                payload_crc: crc::of(&payload),
+            };
+            run.extend_from_slice(&header.encode());
+            run.extend_from_slice(&payload);
+            header
+        }
+
+        fn read(&mut self, from: i64, bytes_max: usize) -> Result<ReadBatches, ReadRefused> {
+            self.reader.read(LOG, Offset(from), self.end, bytes_max, 7)?;
+            self.settle();
+            match self.reader.take_done().pop() {
+                Some((7, Done::Batches(result))) => result,
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn find(&mut self, from: i64, time: Time) -> Option<Found> {
+            self.reader.find(LOG, Offset(from), self.end, time, 8).unwrap();
+            self.settle();
+            match self.reader.take_done().pop() {
+                Some((8, Done::Found(result))) => result.unwrap(),
+                other => panic!("{other:?}"),
+            }
+        }
+
+        /// What a read has to give: the batches from the one that holds `from`, as many as fit.
+        fn expected(&self, from: i64, bytes_max: usize) -> Vec<u8> {
+            let mut out = Vec::new();
+            for (batch, _) in &self.batches {
+                let view = BatchView::parse(batch).unwrap();
+                if view.header().end_offset() > Offset(from) {
+                    if !out.is_empty() && out.len() + batch.len() > bytes_max {
+                        break;
+                    }
+                    out.extend_from_slice(batch);
+                }
+            }
+            out
+        }
+
+        /// The first record with that time, by looking at each.
+        fn expected_find(&self, from: i64, time: Time) -> Option<Found> {
+            self.batches.iter().find_map(|(batch, append_time)| {
+                let view = BatchView::parse(batch).unwrap();
+                let mut records = view.records().unwrap().map(Result::unwrap).filter(|r| r.offset.0 >= from);
+                match time {
+                    Time::Record(ms) => records
+                        .find(|r| r.timestamp_ms >= ms)
+                        .map(|r| Found { offset: r.offset, timestamp_ms: r.timestamp_ms }),
+                    Time::Append(ms) => records
+                        .find(|_| *append_time >= ms)
+                        .map(|r| Found { offset: r.offset, timestamp_ms: *append_time }),
+                }
+            })
+        }
+    }
+
+    fn bytes_of(batches: &ReadBatches) -> Vec<u8> {
+        let bytes = batches.views.iter().flat_map(|view| view.to_vec()).collect::<Vec<u8>>();
+        assert_eq!(bytes.len(), batches.bytes);
+        assert_eq!(heads_crc(&bytes).unwrap(), batches.heads_crc);
+        let last = Batches::new(&bytes).last().unwrap().unwrap();
+        assert_eq!(last.header().end_offset(), batches.end);
+        assert_eq!(Batches::new(&bytes).count(), batches.batch_count as usize);
+        bytes
+    }
+
+    fn small(count: usize) -> Vec<Vec<BatchSpec>> {
+        (0..count).map(|n| vec![(vec![n as i64 * 5, n as i64 * 5 + 1], 700)]).collect()
+    }
+
+    #[test]
+    fn a_reader_gets_every_batch_in_order_across_runs_and_files_with_and_without_an_index() {
+        let mut world = World::new();
+        for _ in 0..40 {
+            world.put(&small(9));
+        }
+        assert!(world.segments.table.logs()[&LOG].len() > 1, "several files");
+        for _ in 0..2 {
+            let (mut at, mut all) = (0, Vec::new());
+            while at < world.end.0 {
+                let got = world.read(at, 10_000).unwrap();
+                assert_eq!(got.first, Offset(at));
+                all.extend(bytes_of(&got));
+                at = got.end.0;
+            }
+            assert_eq!(all, world.expected(0, usize::MAX));
+            world.restart();
+        }
+    }
+
+    #[test]
+    fn an_extent_larger_than_a_piece_is_read_whole() {
+        let mut world = World::new();
+        world.put(&[vec![(vec![1; 40], 1000), (vec![2; 30], 1000)], vec![(vec![3], 10)]]);
+        assert_eq!(bytes_of(&world.read(0, 100).unwrap()), world.expected(0, 100));
+        assert_eq!(bytes_of(&world.read(45, 100).unwrap()), world.expected(45, 100));
+        assert_eq!(bytes_of(&world.read(70, 100).unwrap()), world.expected(70, 100));
+    }
+
+    #[test]
+    fn damage_is_refused_with_file_and_offsets_and_what_is_sound_around_it_is_served() {
+        let mut world = World::new();
+        for _ in 0..12 {
+            world.put(&small(4));
+        }
+        let (file, _) = world.segments.table.of_log(LOG).next().unwrap();
+        let path = format!("/data/files/{file}");
+        // In the third run: the payload of its first extent.
+        let at = 2 * 8192 + RUN_HEADER_BYTES + 96 + 300;
+        world.drive.disk.flip(&path, at);
+        let got = world.read(0, 1 << 20).unwrap();
+        assert_eq!(got.end, Offset(16), "everything in front of the damage");
+        let expected = ReadRefused::Damaged { file: file.to_string(), from: Offset(16), upto: Offset(18) };
+        assert_eq!(world.read(17, 100).unwrap_err(), expected);
+        assert_eq!(world.read(18, 100).unwrap().first, Offset(18));
+        // The header of that run: nobody knows where the small runs behind it begin, up to the index's next entry.
+        world.drive.disk.flip(&path, 2 * 8192 + 50);
+        world.reader = Reader::new(config().limits, CLUSTER);
+        match world.read(18, 100).unwrap_err() {
+            ReadRefused::Damaged { from, upto, .. } => assert_eq!((from, upto), (Offset(18), Offset(64))),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(world.read(64, 100).unwrap().first, Offset(64));
+    }
+
+    #[test]
+    fn what_was_trimmed_is_out_of_range_and_its_file_is_not_reused_under_a_read() {
+        let mut world = World::new();
+        for _ in 0..40 {
+            world.put(&small(9));
+        }
+        let (first, segment) = world.segments.table.of_log(LOG).next().unwrap();
+        let end = segment.end;
+        // The op is under way when the file is freed and could be used again.
+        world.reader.read(LOG, Offset(0), world.end, 100, 1).unwrap();
+        let mut ops = Vec::new();
+        world.reader.pump(&mut world.segments, &mut ops);
+        while ops.iter().all(|op| !matches!(op, Op::Read { .. })) {
+            world.drive.submit(std::mem::take(&mut ops));
+            for event in world.drive.complete() {
+                world.segments.on_event(world.drive.now(), event, &mut ops);
+            }
+            world.reader.pump(&mut world.segments, &mut ops);
+        }
+        for free in world.segments.below(LOG, end) {
+            world.segments.apply_free(tidegate_protocol::ids::FrameSequence(5), &free).unwrap();
+        }
+        world.segments.on_marked(tidegate_protocol::ids::FrameSequence(5));
+        assert!(!world.segments.handles.idle(first));
+        world.drive.submit(ops);
+        world.settle();
+        let done = world.reader.take_done();
+        assert!(
+            matches!(done[..], [(1, Done::Batches(Err(ReadRefused::OutOfRange { start, .. })))] if start == end),
+            "{done:?}"
+        );
+        assert!(world.segments.handles.idle(first));
+    }
+
+    #[test]
+    fn reads_beyond_the_limit_wait_and_then_are_refused() {
+        let mut world = World::new();
+        world.put(&small(9));
+        for ticket in 0..4 {
+            world.reader.read(LOG, Offset(0), world.end, 100, ticket).unwrap();
+        }
+        assert_eq!(world.reader.read(LOG, Offset(0), world.end, 100, 9), Err(ReadRefused::Busy));
+        world.settle();
+        let tickets: Vec<u64> = world.reader.take_done().iter().map(|(ticket, _)| *ticket).collect();
+        assert_eq!(tickets, [0, 1, 2, 3]);
+        assert!(world.reader.is_idle());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_ends_its_readers_with_the_fault() {
+        let mut world = World::new();
+        world.put(&small(2));
+        world.restart();
+        let name = world.segments.table.of_log(LOG).next().unwrap().0;
+        world.drive.disk.remove(&datadir::data_file(Path::new("/data"), name)).unwrap();
+        assert!(matches!(world.read(0, 100), Err(ReadRefused::Fault(fault)) if fault.errno == 2));
+    }
+
+    fn extents() -> impl Strategy<Value = Vec<Vec<BatchSpec>>> {
+        let batch = (proptest::collection::vec(0i64..200, 1..5), 0usize..3000);
+        proptest::collection::vec(proptest::collection::vec(batch, 1..4), 1..4)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn any_read_and_any_search_gives_what_a_look_at_each_record_gives(
+            runs in proptest::collection::vec(extents(), 1..8),
+            asks in proptest::collection::vec((0usize..1000, 0usize..30_000, -1i64..210, 0i64..300), 1..12),
+        ) {
+            let mut world = World::new();
+            for run in &runs {
+                world.put(run);
+            }
+            for (n, (from, bytes_max, record_ms, append_ms)) in asks.into_iter().enumerate() {
+                if n == 6 {
+                    world.restart();
+                }
+                let from = from as i64 % world.end.0;
+                // A read may end early, where its piece does, but never gives nothing.
+                let got = bytes_of(&world.read(from, bytes_max).unwrap());
+                prop_assert!(!got.is_empty() && world.expected(from, bytes_max).starts_with(&got), "from {from}");
+                for time in [Time::Record(record_ms), Time::Append(1000 + append_ms)] {
+                    prop_assert_eq!(world.find(from, time), world.expected_find(from, time), "{:?} from {}", time, from);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Goes through the extents of consecutive runs in a piece of a data file, checking every header before it is believed.
+
+use std::ops::Range;
+
+use tidegate_protocol::disk::run::{RUN_HEADER_BYTES, RunHeader};
+use tidegate_protocol::extent::{EXTENT_HEADER_BYTES, ExtentHeader};
+use tidegate_protocol::ids::{ClusterId, FileId, Generation, Offset, TopicPartition};
+
+/// What every run of a segment has to say about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RunOwner {
+    pub cluster: ClusterId,
+    pub file: FileId,
+    pub generation: Generation,
+    pub log: TopicPartition,
+}
+
+/// A place in a data file: between two runs, or in front of an extent of a run whose header was checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    /// Bytes from the start of the file.
+    pub pos: u64,
+    /// Where the run ends; `pos` between two runs.
+    run_end: u64,
+    extents_left: u32,
+    /// The offset of the next extent; none between two runs.
+    expected: Option<Offset>,
+}
+
+impl Cursor {
+    /// In front of the run at `pos`.
+    pub(crate) fn at_run(pos: u64) -> Cursor {
+        Cursor { pos, run_end: pos, extents_left: 0, expected: None }
+    }
+}
+
+/// A piece of a data file, read from `at`.
+#[derive(Debug)]
+pub(crate) struct Scan<'a> {
+    bytes: &'a [u8],
+    at: u64,
+    /// Where the segment's runs end.
+    written: u64,
+    owner: RunOwner,
+    cursor: Cursor,
+}
+
+/// What comes next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// An extent whose header is right, and where its payload lies in the piece; its payload is not checked.
+    Extent(ExtentHeader, Range<usize>),
+    /// An extent whose header is right and that goes on behind the piece.
+    Cut(ExtentHeader),
+    /// The piece ends here.
+    PieceEnd,
+    /// The segment ends here.
+    End,
+    /// What lies here is not what should.
+    Damaged,
+}
+
+impl<'a> Scan<'a> {
+    /// The bytes from `at`, of a segment that ends at `written`.
+    pub(crate) fn new(bytes: &'a [u8], at: u64, written: u64, owner: RunOwner, cursor: Cursor) -> Scan<'a> {
+        Scan { bytes, at, written, owner, cursor }
+    }
+
+    /// Where the next extent is.
+    pub(crate) fn cursor(&self) -> Cursor {
+        self.cursor
+    }
+
+    /// The next extent; the same one until [`Scan::pass`].
+    pub(crate) fn next(&mut self) -> Step {
+        if self.cursor.extents_left == 0 {
+            self.cursor = Cursor::at_run(self.cursor.run_end);
+            if self.cursor.pos >= self.written {
+                return Step::End;
+            }
+            let Some(bytes) = self.rest().filter(|rest| rest.len() >= RUN_HEADER_BYTES) else {
+                return Step::PieceEnd;
+            };
+            match RunHeader::decode(bytes) {
+                Ok(run) if self.is_owner(&run) => {
+                    self.cursor = Cursor {
+                        pos: self.cursor.pos + RUN_HEADER_BYTES as u64,
+                        run_end: self.cursor.pos + u64::from(run.bytes),
+                        extents_left: run.extents,
+                        expected: Some(run.base),
+                    };
+                }
+                _ => return Step::Damaged,
+            }
+        }
+        let Some(bytes) = self.rest().filter(|rest| rest.len() >= EXTENT_HEADER_BYTES) else {
+            return Step::PieceEnd;
+        };
+        let Ok(extent) = ExtentHeader::decode(bytes) else { return Step::Damaged };
+        let end = self.cursor.pos + extent.total_bytes() as u64;
+        if extent.log != self.owner.log
+            || Some(extent.base) != self.cursor.expected
+            || end > self.cursor.run_end
+        {
+            return Step::Damaged;
+        }
+        if bytes.len() < extent.total_bytes() {
+            return Step::Cut(extent);
+        }
+        let start = (self.cursor.pos - self.at) as usize;
+        Step::Extent(extent, start + EXTENT_HEADER_BYTES..start + extent.total_bytes())
+    }
+
+    /// Goes on behind that extent, which was the next one.
+    pub(crate) fn pass(&mut self, extent: &ExtentHeader) {
+        assert_eq!(Some(extent.base), self.cursor.expected, "only the next extent is passed");
+        self.cursor.pos += extent.total_bytes() as u64;
+        self.cursor.extents_left -= 1;
+        self.cursor.expected = Some(extent.end);
+    }
+
+    fn rest(&self) -> Option<&'a [u8]> {
+        let start = usize::try_from(self.cursor.pos.checked_sub(self.at)?).ok()?;
+        self.bytes.get(start..)
+    }
+
+    fn is_owner(&self, run: &RunHeader) -> bool {
+        let owner =
+            RunOwner { cluster: run.cluster, file: run.file, generation: run.generation, log: run.log };
+        owner == self.owner && self.cursor.pos + u64::from(run.bytes) <= self.written
+    }
+}
