@@ -105,3 +105,80 @@ fn a_stop_answers_what_is_under_way_and_then_ends() {
     assert!(node.sockets[&client.socket].closed);
     assert!(node.shards.iter().all(|core| core.stopped));
 }
+
+#[test]
+fn bytes_of_every_kind_harm_nobody_but_who_sent_them() {
+    let mut random = Random(7);
+    let mut node = Node::new(2);
+    let mut good = node.connect(Some(0));
+    let topic = node.create(&mut good, "t", 2, &[]);
+    for round in 0..400 {
+        let mut bad = node.connect(Some((round % 2) as u16));
+        let mut stream = bad.produce_frame(log(topic, (round % 3) - 1), Acks::All, &records(3));
+        let list = ListOffsetsRequest { partition: log(topic, 0), query: OffsetQuery::AppendTime(5) };
+        list.encode(900, &mut stream);
+        subscribe_request(1, log(topic, round % 2), 0, 1 << 40).encode(901, &mut stream);
+        create_request("other name", 3, &[("retention.ms", "x")]).encode(902, &mut stream);
+        MetadataRequest::All.encode(903, &mut stream);
+        for _ in 0..random.below(4) {
+            let at = random.below(stream.len());
+            stream[at] ^= 1 << random.below(8);
+        }
+        stream.truncate(stream.len() - random.below(40));
+        while !stream.is_empty() && !node.sockets[&bad.socket].closed {
+            let len = (1 + random.below(200)).min(stream.len());
+            let piece: Vec<u8> = stream.drain(..len).collect();
+            bad.put(&mut node, &piece);
+            node.turn(round as usize % 2);
+        }
+        node.settle();
+        bad.heard(&node);
+        node.hang_up(&bad);
+    }
+    good.produce(&mut node, log(topic, 0), Acks::Leader, &records(1));
+    good.produce(&mut node, log(topic, 1), Acks::Leader, &records(1));
+    node.settle();
+    let answers = [good.produced(&mut node).is_ok(), good.produced(&mut node).is_ok()];
+    assert_ne!(answers[0], answers[1], "one of the two partitions is on this shard");
+    assert_eq!(node.shards.iter().map(|core| core.shard.connections.len()).sum::<usize>(), 1);
+    assert!(node.shards.iter().all(|core| core.shard.readers.is_empty()));
+}
+
+#[test]
+fn from_a_client_that_reads_nothing_nothing_more_is_read() {
+    let limits = ShardLimits { out_bytes_max: 16 << 10, ..ShardLimits::default() };
+    let mut node = Node::with(1, limits, Storage::Durable);
+    let (mut deaf, mut other) = (node.connect(None), node.connect(None));
+    let topic = node.create(&mut other, "t", 1, &[]);
+    node.stick(&deaf, true);
+    for _ in 0..2000 {
+        deaf.frame(&mut node, |c, out| MetadataRequest::All.encode(c, out));
+        node.turn(0);
+    }
+    node.settle();
+    let connection = node.shards[0].shard.connections.values().next().expect("the deaf one");
+    assert!(connection.queued() < 40 << 10, "{} bytes are queued", connection.queued());
+    other.produce(&mut node, log(topic, 0), Acks::Leader, &records(1));
+    node.settle();
+    assert!(other.produced(&mut node).is_ok(), "others go on");
+    node.stick(&deaf, false);
+    node.settle();
+    assert_eq!(deaf.heard(&node).len(), 2000, "everything is answered once it reads again");
+}
+
+#[test]
+fn so_many_requests_may_be_under_way_and_the_next_ones_wait() {
+    let limits = ShardLimits { in_flight_max: 3, ..ShardLimits::default() };
+    let mut node = Node::with(1, limits, Storage::Durable);
+    let mut client = node.connect(None);
+    let topic = node.create(&mut client, "t", 1, &[]);
+    for _ in 0..10 {
+        client.produce(&mut node, log(topic, 0), Acks::Leader, &records(1));
+    }
+    node.turn(0);
+    assert_eq!(node.shards[0].shard.logs.positions(log(topic, 0)).map(|p| p.appended), Some(Offset(3)));
+    node.settle();
+    for expected in 0..10 {
+        assert_eq!(client.produced(&mut node).map(|r| r.base_offset), Ok(Offset(expected)));
+    }
+}

@@ -112,3 +112,39 @@ fn a_quiet_subscription_gets_heartbeats_and_a_busy_one_does_not() {
     node.pass(1000);
     assert_eq!(client.heard(&node), ["heartbeat 1"]);
 }
+
+#[test]
+fn readers_of_one_connection_share_it_and_a_full_queue_holds_them() {
+    let limits = ShardLimits { out_bytes_max: 8 << 10, read_bytes_max: 4 << 10, ..ShardLimits::default() };
+    let mut node = Node::with(1, limits, Storage::Durable);
+    let mut client = node.connect(None);
+    let topic = node.create(&mut client, "t", 2, &[]);
+    for partition in 0..2 {
+        for _ in 0..50 {
+            client.produce(
+                &mut node,
+                log(topic, partition),
+                Acks::None,
+                &batch_of(1, 1000, BatchOrigin::NONE),
+            );
+        }
+        node.settle();
+    }
+    client.heard(&node);
+    node.stick(&client, true);
+    for partition in 0..2 {
+        let request = subscribe_request(partition as u32, log(topic, partition), 0, 1 << 30);
+        client.frame(&mut node, |c, out| request.encode(c, out));
+    }
+    node.settle();
+    let queued = node.shards[0].shard.connections.values().next().expect("the client").queued();
+    assert!(queued < 16 << 10, "{queued} bytes are queued");
+    node.stick(&client, false);
+    node.settle();
+    let heard = client.heard(&node);
+    let ends = ["caught_up 0 50".to_owned(), "caught_up 1 50".to_owned()];
+    assert!(ends.iter().all(|end| heard.contains(end)), "{heard:?}");
+    let half: Vec<&String> = heard.iter().filter(|h| h.starts_with("data")).take(10).collect();
+    let of_first = half.iter().filter(|h| h.starts_with("data 0")).count();
+    assert!((3..=7).contains(&of_first), "both are served in turn: {half:?}");
+}

@@ -70,6 +70,9 @@ struct Pipe {
     from_broker: Vec<u8>,
     receiving: Option<Buffer>,
     closed: bool,
+    /// The client reads nothing: sends do not end.
+    stuck: bool,
+    sending: Option<Tag>,
 }
 
 impl Node {
@@ -142,8 +145,13 @@ impl Node {
             }
             Op::Send { socket, views, tag } => {
                 let pipe = self.sockets.get_mut(&socket).expect("a socket of this node");
+                assert!(pipe.sending.is_none(), "one send at a time");
                 views.iter().for_each(|view| pipe.from_broker.extend_from_slice(view));
-                core.events.push(Event::Sent { socket, tag, result: Ok(()) });
+                if pipe.stuck {
+                    pipe.sending = Some(tag);
+                } else {
+                    core.events.push(Event::Sent { socket, tag, result: Ok(()) });
+                }
             }
             Op::Close { socket } => {
                 let pipe = self.sockets.get_mut(&socket).expect("a socket of this node");
@@ -179,6 +187,26 @@ impl Node {
                 let event = core.on_disk(&mut self.disk, op);
                 core.events.push(event);
             }
+        }
+    }
+
+    /// The client closes its side.
+    fn hang_up(&mut self, client: &Client) {
+        let pipe = self.sockets.get_mut(&client.socket).expect("connected");
+        if let Some(buf) = pipe.receiving.take() {
+            let received = Event::Received { socket: client.socket, buf, result: Ok(0) };
+            self.shards[pipe.shard].events.push(received);
+        }
+        self.settle();
+    }
+
+    /// The client reads nothing any more, or again.
+    fn stick(&mut self, client: &Client, stuck: bool) {
+        let pipe = self.sockets.get_mut(&client.socket).expect("connected");
+        pipe.stuck = stuck;
+        if let Some(tag) = pipe.sending.take_if(|_| !stuck) {
+            let sent = Event::Sent { socket: client.socket, tag, result: Ok(()) };
+            self.shards[pipe.shard].events.push(sent);
         }
     }
 
@@ -442,6 +470,16 @@ impl Client {
             heard.push(words);
         }
         heard
+    }
+}
+
+/// Numbers that are the same in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % limit
     }
 }
 
