@@ -1,0 +1,262 @@
+//! What the seam costs on this machine: acks over loopback, and writes with flushes, through a reactor and without one.
+//!
+//! `cargo run --release -p tidegate-reactor --example rates -- [DIRECTORY]` (under a minute; the directory is for a file of
+//! 64 MiB). Client and server share the machine's cores: read the ratios.
+#![expect(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "an example prints, and ends where something fails"
+)]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tidegate_reactor::buffer::{Buffer, View};
+use tidegate_reactor::disk::{Disk, StdDisk};
+use tidegate_reactor::mailbox::Order;
+use tidegate_reactor::op::{Event, File, Loop, Now, Op, OpenHow, Tag, Turn};
+use tidegate_reactor::setup::setups;
+use tidegate_reactor::{glommio, net};
+
+const ACK: usize = 16;
+const RUN: Duration = Duration::from_secs(3);
+
+fn main() {
+    let dir = std::env::args().nth(1).map_or_else(std::env::temp_dir, PathBuf::from);
+    println!("| connections | frame bytes | in flight | frames/s | MiB/s |");
+    println!("|---|---|---|---|---|");
+    for (connections, frame, window) in [(4, 64 << 10, 8), (32, 1 << 10, 64), (64, 200, 1)] {
+        let rate = acks(connections, frame, window);
+        let mib = rate * frame as f64 / f64::from(1 << 20);
+        println!("| {connections} | {frame} | {window} | {rate:.0} | {mib:.0} |");
+    }
+    println!("\n| write and flush | reactor, rounds/s | blocking, rounds/s | ratio |");
+    println!("|---|---|---|---|");
+    for (name, bytes) in [("4 KiB", 4 << 10), ("64 KiB", 64 << 10), ("1 MiB", 1 << 20)] {
+        let (with, without) = (flushes(&dir, bytes), flushes_blocking(&dir, bytes));
+        println!("| {name} | {with:.0} | {without:.0} | {:.2} |", with / without);
+    }
+    for depth in [1, 4] {
+        println!("\n128 KiB writes, depth {depth}, through the reactor: {:.0} MiB/s", writes(&dir, depth));
+    }
+}
+
+/// Answers each whole frame with an ack, all acks of a receive in one send.
+struct AckServer {
+    frame: usize,
+    acks: View,
+    /// By socket slot: bytes of the frame that is not whole yet.
+    partial: std::collections::HashMap<u64, usize>,
+}
+
+impl Turn for AckServer {
+    fn turn(&mut self, _: Now, events: &mut Vec<Event>, ops: &mut Vec<Op>) -> Loop {
+        let mut goes_on = Loop::Continue;
+        for event in events.drain(..) {
+            match event {
+                Event::Accepted { socket } => {
+                    ops.push(Op::Receive { socket, buf: Buffer::for_filling(256 << 10) })
+                }
+                Event::Received { socket, mut buf, result: Ok(count) } if count > 0 => {
+                    let partial = self.partial.entry(socket.0).or_default();
+                    let (whole, rest) = ((*partial + count) / self.frame, (*partial + count) % self.frame);
+                    *partial = rest;
+                    if whole > 0 {
+                        let views = vec![self.acks.slice(0..whole * ACK)];
+                        ops.push(Op::Send { socket, views, tag: Tag(0) });
+                    }
+                    buf.set_filled(0);
+                    ops.push(Op::Receive { socket, buf });
+                }
+                Event::Received { socket, .. } => ops.push(Op::Close { socket }),
+                Event::Order { .. } => goes_on = Loop::Stop,
+                _ => {}
+            }
+        }
+        goes_on
+    }
+}
+
+fn acks(connections: usize, frame: usize, window: usize) -> f64 {
+    let (mut all, doors) = setups(1, 1 << 20, drop);
+    let listener = net::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    doors[0].give(Order::Listen(listener));
+    let setup = all.remove(0);
+    let server = std::thread::spawn(move || {
+        let acks = Buffer::zeroed(ACK * (256 << 10) / 64).freeze();
+        let acks = {
+            let mut b = acks.into_buffer().unwrap();
+            b.set_filled(b.capacity());
+            b.freeze()
+        };
+        let mut turn = AckServer { frame, acks, partial: Default::default() };
+        glommio::run(setup, &mut turn).unwrap();
+    });
+    let count = Arc::new(AtomicU64::new(0));
+    let end = Instant::now() + RUN;
+    let clients: Vec<_> = (0..connections)
+        .map(|_| {
+            let count = Arc::clone(&count);
+            std::thread::spawn(move || client(addr, frame, window, end, &count))
+        })
+        .collect();
+    clients.into_iter().for_each(|c| c.join().unwrap());
+    doors[0].give(Order::Letter(Box::new(())));
+    server.join().unwrap();
+    count.load(Ordering::SeqCst) as f64 / RUN.as_secs_f64()
+}
+
+/// Keeps a window of frames under way.
+fn client(addr: SocketAddr, frame: usize, window: usize, end: Instant, count: &AtomicU64) {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.set_nodelay(true).unwrap();
+    let bytes = vec![7; frame * window];
+    let mut acks = vec![0; ACK * window];
+    let (mut to_send, mut done) = (window, 0);
+    let mut part = 0;
+    while Instant::now() < end {
+        stream.write_all(&bytes[..frame * to_send]).unwrap();
+        let got = part + stream.read(&mut acks).unwrap();
+        (to_send, part) = (got / ACK, got % ACK);
+        done += to_send as u64;
+    }
+    count.fetch_add(done, Ordering::SeqCst);
+}
+
+const FILE: File = File(1);
+const FILE_BYTES: u64 = 64 << 20;
+
+/// Zero-fills a file, then runs rounds of `depth` writes, with or without a flush after each.
+struct Writer {
+    path: PathBuf,
+    bytes: usize,
+    depth: usize,
+    flushes: bool,
+    data: Option<View>,
+    filled: u64,
+    at: u64,
+    rounds: u64,
+    under_way: usize,
+    begun: Option<Instant>,
+}
+
+impl Writer {
+    fn write(&mut self, ops: &mut Vec<Op>) {
+        let data = self.data.clone().unwrap();
+        ops.push(Op::Write { file: FILE, at: self.at, data, tag: Tag(0) });
+        self.at = (self.at + self.bytes as u64) % FILE_BYTES;
+        self.under_way += 1;
+    }
+}
+
+impl Turn for Writer {
+    fn turn(&mut self, _: Now, events: &mut Vec<Event>, ops: &mut Vec<Op>) -> Loop {
+        if events.is_empty() {
+            let mut data = Buffer::zeroed(self.bytes);
+            data.set_filled(self.bytes);
+            self.data = Some(data.freeze());
+            ops.push(Op::Open {
+                file: FILE,
+                path: self.path.clone(),
+                how: OpenHow::New { bytes: FILE_BYTES },
+            });
+        }
+        for event in events.drain(..) {
+            match event {
+                Event::Opened { result, .. } => {
+                    result.unwrap();
+                    self.write(ops);
+                }
+                Event::Written { result, .. } => {
+                    assert_eq!(result.unwrap(), self.bytes);
+                    self.under_way -= 1;
+                    self.filled += self.bytes as u64;
+                    if self.begun.is_none() && self.filled >= FILE_BYTES {
+                        ops.push(Op::Flush { file: FILE, tag: Tag(0) });
+                    } else if self.begun.is_some() && self.flushes {
+                        ops.push(Op::Flush { file: FILE, tag: Tag(0) });
+                    } else if self.begun.is_none_or(|b| b.elapsed() < RUN) {
+                        self.rounds += u64::from(self.begun.is_some());
+                        self.write(ops);
+                    } else if self.under_way == 0 {
+                        return Loop::Stop;
+                    }
+                }
+                Event::Flushed { result, .. } => {
+                    result.unwrap();
+                    match self.begun {
+                        None => {
+                            self.begun = Some(Instant::now());
+                            (0..self.depth).for_each(|_| self.write(ops));
+                        }
+                        Some(begun) if begun.elapsed() < RUN => {
+                            self.rounds += 1;
+                            self.write(ops);
+                        }
+                        Some(_) => return Loop::Stop,
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        Loop::Continue
+    }
+}
+
+fn write_loop(dir: &Path, bytes: usize, depth: usize, flushes: bool) -> f64 {
+    let path = dir.join(format!("tidegate-rates-{}", std::process::id()));
+    let (mut all, _doors) = setups(1, 16 << 20, drop);
+    let setup = all.remove(0);
+    let name = path.clone();
+    let rounds = std::thread::spawn(move || {
+        let mut turn = Writer {
+            path: name,
+            bytes,
+            depth,
+            flushes,
+            data: None,
+            filled: 0,
+            at: 0,
+            rounds: 0,
+            under_way: 0,
+            begun: None,
+        };
+        glommio::run(setup, &mut turn).unwrap();
+        turn.rounds as f64 / turn.begun.unwrap().elapsed().as_secs_f64()
+    });
+    let rounds = rounds.join().unwrap();
+    std::fs::remove_file(path).unwrap();
+    rounds
+}
+
+fn flushes(dir: &Path, bytes: usize) -> f64 {
+    write_loop(dir, bytes, 1, true)
+}
+
+fn writes(dir: &Path, depth: usize) -> f64 {
+    write_loop(dir, 128 << 10, depth, false) / 8.0
+}
+
+fn flushes_blocking(dir: &Path, bytes: usize) -> f64 {
+    let path = dir.join(format!("tidegate-rates-{}", std::process::id()));
+    let mut disk = StdDisk::new();
+    let file = disk.create_zeroed(&path, FILE_BYTES).unwrap();
+    let mut data = Buffer::zeroed(bytes);
+    data.set_filled(bytes);
+    let (begun, mut rounds, mut at) = (Instant::now(), 0, 0);
+    while begun.elapsed() < RUN {
+        disk.write(file, at, &data).unwrap();
+        disk.flush(file).unwrap();
+        at = (at + bytes as u64) % FILE_BYTES;
+        rounds += 1;
+    }
+    let rate = f64::from(rounds) / begun.elapsed().as_secs_f64();
+    disk.close(file);
+    disk.remove(&path).unwrap();
+    rate
+}
