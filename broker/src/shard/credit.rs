@@ -14,7 +14,10 @@ impl Shard {
         let credit = Credit::decode(frame)?;
         let connection = self.connections.get_mut(&id).expect("its frame has just come");
         match credit.scope {
-            Scope::Produce => self.pool.asked(id.holder(), credit.wanted),
+            Scope::Produce => {
+                self.pool.asked(id.holder(), credit.wanted);
+                self.credit_askers.push(id);
+            }
             Scope::Subscription(subscription) => {
                 // One that has just ended may still be spoken of.
                 if let Some(reader) = connection.subscriptions.get(&subscription).copied() {
@@ -31,10 +34,15 @@ impl Shard {
         Ok(())
     }
 
-    /// Raises produce limits as far as the pool and the room in the logs allow.
+    /// Raises produce limits as far as the pool and the room in the logs allow. Who has asked in this turn and gets nothing
+    /// hears for what it waits.
     pub(super) fn credit_grant(&mut self) {
+        let now_ns = self.now.mono_ns;
+        if let Some(since_ns) = self.credit_waiting_since_ns.take() {
+            self.stats.produce_credit_wait_us += (now_ns - since_ns) / 1000;
+        }
         if self.pool.waiting() == 0 {
-            return;
+            return self.credit_askers.clear();
         }
         let room = self.logs.room();
         let mut grants = std::mem::take(&mut self.grants);
@@ -46,7 +54,13 @@ impl Shard {
             (true, reason) => reason,
         };
         if waiting {
+            self.credit_waiting_since_ns = Some(now_ns);
             self.stats.count_credit_wait(reason);
+        }
+        self.credit_askers.retain(|id| grants.iter().all(|grant| grant.holder != id.holder()));
+        for id in std::mem::take(&mut self.credit_askers) {
+            let (_, limit) = self.pool.counters(id.holder());
+            grants.push(Grant { holder: id.holder(), limit });
         }
         for Grant { holder, limit } in grants.drain(..) {
             let credit = Credit { scope: Scope::Produce, limit, reason, wanted: 0 };

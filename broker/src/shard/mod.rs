@@ -168,6 +168,8 @@ pub struct Shard {
     incoming: Vec<IncomingBatch>,
     pool: ProducePool,
     grants: Vec<Grant>,
+    credit_askers: Vec<ConnectionId>,
+    credit_waiting_since_ns: Option<u64>,
 
     readers: BTreeMap<ReaderId, Reader>,
     readers_made: u64,
@@ -228,6 +230,8 @@ impl Shard {
             incoming: Vec::new(),
             pool: ProducePool::new(limits.produce),
             grants: Vec::new(),
+            credit_askers: Vec::new(),
+            credit_waiting_since_ns: None,
             readers: BTreeMap::new(),
             readers_made: 0,
             ring: RoundRobin::new(limits.read_bytes_max as i64),

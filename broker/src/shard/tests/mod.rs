@@ -8,6 +8,7 @@ mod produce;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use tidegate_logic::credit::PoolLimits;
 use tidegate_protocol::api::credit::{Credit, Reason, Scope};
 use tidegate_protocol::api::error::ErrorBody;
 use tidegate_protocol::api::hello::{HelloReply, HelloRequest, Ping};

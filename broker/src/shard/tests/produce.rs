@@ -162,3 +162,22 @@ fn storage_that_cannot_flush_never_claims_disk() {
     node.settle();
     assert_eq!(client.produced(&mut node).map(|r| r.level), Ok(Level::Memory));
 }
+
+#[test]
+fn who_gets_no_credit_hears_why_and_gets_it_when_there_is_room() {
+    let produce = PoolLimits { pool_bytes: 4 << 20, overshoot_bytes: 3 << 20, window_bytes: 1 << 20 };
+    let limits = ShardLimits { produce, ..ShardLimits::default() };
+    let mut node = Node::with(1, limits, Storage::Durable);
+    let (mut first, mut second) = (node.connect(None), node.connect(None));
+    first.credit(&mut node, 1 << 20);
+    let ask = Credit { scope: Scope::Produce, limit: 0, reason: Reason::None, wanted: 1000 };
+    second.frame(&mut node, |_, out| ask.encode(out));
+    node.settle();
+    let answer = second.next(&node).expect("an answer");
+    let told = Credit::decode(&whole(&answer)).expect("credit");
+    assert_eq!((told.limit, told.reason), (0, Reason::Memory));
+    node.hang_up(&first);
+    let answer = second.next(&node).expect("room has come back");
+    let told = Credit::decode(&whole(&answer)).expect("credit");
+    assert_eq!((told.limit, told.reason), (1000, Reason::None));
+}
