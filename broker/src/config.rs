@@ -12,6 +12,7 @@ use std::str::FromStr;
 use tidegate_protocol::disk::superblock::SHARDS_MAX;
 use tidegate_protocol::ids::{ClusterId, NodeId};
 
+use crate::limits::Limits;
 use crate::problem::{Problem, StartError};
 
 /// The address that is listened on by default.
@@ -137,6 +138,21 @@ pub const KEYS: &[Key] = &[
               random one.",
     },
     Key {
+        name: "memory",
+        kind: Kind::Number { min: 64 << 20, max: 1 << 40 },
+        default: "201326592",
+        unit: "bytes",
+        doc: "Memory of each shard's logs: what was appended lately, what waits for the drive, buffers under way. More of it \
+              serves more readers without the drive.",
+    },
+    Key {
+        name: "connections",
+        kind: Kind::Number { min: 1, max: 1_000_000 },
+        default: "20000",
+        unit: "",
+        doc: "Connections of each shard at a time; further ones are refused. Each needs a descriptor (`ulimit -n`).",
+    },
+    Key {
         name: "io_memory",
         kind: Kind::Number { min: 64 << 10, max: 1 << 30 },
         default: "16777216",
@@ -187,6 +203,10 @@ pub struct Config {
     pub node: NodeId,
     /// The cluster that the directory has to belong to; none: any.
     pub cluster: Option<ClusterId>,
+    /// Bounds of each shard's logs.
+    pub limits: Limits,
+    /// Connections of each shard.
+    pub connections_max: usize,
     /// Bytes of each shard's memory for writes under way.
     pub io_memory_bytes: usize,
     /// Gets the bound address.
@@ -277,6 +297,7 @@ impl RawConfig {
         let advertise = self.optional("advertise", host_port);
         let cluster = self.optional("cluster", |text| uuid::Uuid::from_str(text).ok());
         let (shards, node) = (self.number("shards"), self.number("node"));
+        let (memory, connections) = (self.number("memory"), self.number("connections"));
         let io_memory = self.number("io_memory");
         if let (Some(listen), Some(false)) = (listen, insecure)
             && !listen.ip().is_loopback()
@@ -304,6 +325,8 @@ impl RawConfig {
                 pinning: if pin? { Pinning::OneCoreEach } else { Pinning::None },
                 node: NodeId(i32::try_from(node?).ok()?),
                 cluster: cluster?.map(|uuid| ClusterId(uuid.into_bytes())),
+                limits: Limits { memory_bytes: usize::try_from(memory?).ok()?, ..Limits::DEFAULT },
+                connections_max: usize::try_from(connections?).ok()?,
                 io_memory_bytes: usize::try_from(io_memory?).ok()?,
                 port_file: port_file?,
             })
@@ -434,6 +457,7 @@ pub fn document() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shard::ShardLimits;
 
     fn problems(raw: RawConfig) -> Vec<Problem> {
         raw.check().unwrap_err().problems
@@ -445,6 +469,8 @@ mod tests {
         assert_eq!(config.listen, LISTEN.parse::<SocketAddr>().unwrap());
         assert_eq!(config.volatile, Volatile::Refused);
         assert_eq!(config.shards, Shards::AsFound);
+        assert_eq!(config.limits, Limits::DEFAULT);
+        assert_eq!(config.connections_max, ShardLimits::default().connections_max);
     }
 
     #[test]
@@ -472,6 +498,14 @@ mod tests {
             assert!(says(words), "{words:?} in {all:#?}");
         }
         assert_eq!(all.len(), 6, "{all:#?}");
+    }
+
+    #[test]
+    fn the_least_memory_that_is_accepted_fits_the_other_bounds() {
+        let key = KEYS.iter().find(|key| key.name == "memory").unwrap();
+        let Kind::Number { min, .. } = key.kind else { panic!("a number") };
+        let config = RawConfig::new().with("memory", min.to_string()).check().unwrap();
+        assert_eq!(config.limits.check(), Ok(()));
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl Site {
             shard_count: shard_count(config.shards),
         };
         if !root.join("superblock").exists() {
-            check_room(root, wanted.shard_count)?;
+            check_room(root, wanted.shard_count, &config.limits)?;
         }
         let mut disk = StdDisk::new();
         let opened = DataDir::open(&mut disk, root, &wanted, &mut |disk, journal| {
@@ -261,8 +261,7 @@ fn filesystem_of(dir: &Path) -> String {
 }
 
 /// Space for the journals, before any of them is begun.
-fn check_room(root: &Path, shards: u16) -> Result<(), Problem> {
-    let limits = Limits::DEFAULT;
+fn check_room(root: &Path, shards: u16, limits: &Limits) -> Result<(), Problem> {
     let needed = u64::from(shards) * (limits.ring_bytes() + 3 * limits.checkpoint_slot_bytes) + (64 << 20);
     let Ok(free) = tidegate_reactor::facts::free_bytes(root) else { return Ok(()) };
     if free >= needed {

@@ -10,7 +10,6 @@ use tidegate_reactor::op::{Fault, Letter, Turn};
 
 use crate::config::{Config, Volatile};
 use crate::datadir::Wanted;
-use crate::limits::Limits;
 use crate::log::flush_rule::FlushRule;
 use crate::log::{Logs, OpenError, ShardBoot};
 use crate::problem::Problem;
@@ -26,6 +25,7 @@ pub struct UnitPlan {
     storage: Storage,
     advertise: String,
     facts: Vec<(String, String)>,
+    connections_max: usize,
 }
 
 /// What a shard's report says.
@@ -52,7 +52,7 @@ pub fn plans(config: &Config, site: &Site, log: &Log) -> Vec<UnitPlan> {
                 identity: JournalIdentity { cluster, node, journal: *journal },
                 incarnation: site.incarnation(),
                 shard: ShardId(shard),
-                limits: Limits::DEFAULT,
+                limits: config.limits,
                 flush_rule: site.flush_rule().clone(),
             },
             count,
@@ -60,6 +60,7 @@ pub fn plans(config: &Config, site: &Site, log: &Log) -> Vec<UnitPlan> {
             storage: storage(config, site.flush_rule()),
             advertise: config.advertise.clone(),
             facts: site.facts(),
+            connections_max: config.connections_max,
         }
     });
     plans.collect()
@@ -78,7 +79,7 @@ impl UnitPlan {
     pub fn recover(self) -> Result<Box<dyn Turn>, Problem> {
         let mut disk = StdDisk::new();
         let (shard, identity, incarnation) = (self.boot.shard, self.boot.identity, self.boot.incarnation);
-        let mut limits = ShardLimits::default();
+        let mut limits = ShardLimits { connections_max: self.connections_max, ..ShardLimits::default() };
         // Partitions are spread evenly, but not perfectly: no shard may get more than it can have logs.
         let logs_max = self.boot.limits.logs_max as usize * 3 / 4;
         limits.topics.partitions_max = logs_max * usize::from(self.count);
