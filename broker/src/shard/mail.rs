@@ -8,12 +8,14 @@ use tidegate_protocol::api::offset::{
     DeleteRecordsReply, DeleteRecordsRequest, ListOffsetsReply, ListOffsetsRequest, OffsetCommitReply,
     OffsetCommitRequest, OffsetFetchReply, OffsetFetchRequest,
 };
+use tidegate_protocol::api::produce::{ProduceReply, ProduceRequest};
 use tidegate_protocol::api::producer::{ProducerInitReply, ProducerInitRequest};
 use tidegate_protocol::api::topic::{
     AlterTopicRequest, CreateTopicReply, CreateTopicRequest, DeleteTopicRequest, PartitionDescription,
 };
 use tidegate_protocol::ids::{ShardId, TopicId, TopicPartition};
 use tidegate_protocol::internal::MetadataRecord;
+use tidegate_reactor::buffer::Buffer;
 use tidegate_reactor::op::{Op, ShardIndex};
 
 use super::connection::ConnectionId;
@@ -62,6 +64,7 @@ pub(super) enum Mail {
 /// What one shard does for another.
 #[derive(Debug)]
 pub(super) enum Ask {
+    Produce { request: ProduceRequest, body: Buffer },
     ListOffsets(ListOffsetsRequest),
     DeleteRecords(DeleteRecordsRequest),
     OffsetCommit(OffsetCommitRequest),
@@ -77,6 +80,8 @@ pub(super) enum Ask {
 /// What came of it.
 #[derive(Debug)]
 pub(super) enum Answer {
+    /// None: at acks=0 there is nothing to say.
+    Produce(Option<ProduceReply>),
     ListOffsets(ListOffsetsReply),
     DeleteRecords(DeleteRecordsReply),
     OffsetCommit(OffsetCommitReply),
@@ -158,6 +163,7 @@ impl Shard {
 
     fn asked(&mut self, asker: Asker, ask: Ask, ops: &mut Vec<Op>) {
         match ask {
+            Ask::Produce { request, body } => self.produce_came(asker, &request, &body.freeze(), ops),
             Ask::ListOffsets(request) => self.list_offsets(asker, request, ops),
             Ask::DeleteRecords(request) => self.delete_records(asker, request, ops),
             Ask::OffsetCommit(request) => self.offset_commit(asker, request, ops),

@@ -344,14 +344,14 @@ impl Shard {
                 Outcome::Durable { log, token } if log.topic.is_internal() => {
                     self.offsets_flushed(log, token.upto(), ops);
                 }
-                Outcome::Durable { log, token } => self.produce_flushed(log, token),
+                Outcome::Durable { log, token } => self.produce_flushed(log, token, ops),
                 Outcome::Unknown { log, from, fault } if log == METADATA => {
                     self.orders_faulted(from, &fault, ops)
                 }
                 Outcome::Unknown { log, from, fault } if log.topic.is_internal() => {
                     self.offsets_faulted(log, from, &fault, ops);
                 }
-                Outcome::Unknown { log, from, fault } => self.produce_faulted(log, from, &fault),
+                Outcome::Unknown { log, from, fault } => self.produce_faulted(log, from, &fault, ops),
                 Outcome::Trimmed { log, start } => self.trimmed(log, start, ops),
                 Outcome::ReadDone { ticket, result } => self.read_done(ticket, result),
                 Outcome::FindDone { ticket, result } => {

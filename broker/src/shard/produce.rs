@@ -17,12 +17,12 @@ use tidegate_protocol::api::produce::{Acks, Level, ProduceReply, ProduceRequest,
 use tidegate_protocol::batch::Batches;
 use tidegate_protocol::frame::Frame;
 use tidegate_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
-use tidegate_reactor::buffer::View;
+use tidegate_reactor::buffer::{Buffer, View};
 use tidegate_reactor::op::{Fault, Op};
 
 use super::connection::ConnectionId;
 use super::fetch::ReaderId;
-use super::mail::Asker;
+use super::mail::{Answer, Ask, Asker};
 use super::reply::Refusal;
 use super::{Phase, Shard};
 use crate::log::{Appended, DurableToken, IncomingBatch};
@@ -45,18 +45,11 @@ pub(super) struct Partition {
 /// Who is told when a log has come so far.
 #[derive(Debug)]
 struct Waiting {
-    reply: ReplyTo,
+    asker: Asker,
     until: Until,
     received_ns: u64,
     stages: StageTimes,
     outcome: Result<Appended, Refusal>,
-}
-
-/// Where a reply goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ReplyTo {
-    connection: ConnectionId,
-    correlation: u32,
 }
 
 /// What releases a waiter that has come to the front of its queue.
@@ -98,13 +91,15 @@ impl Partition {
 }
 
 impl Shard {
-    /// A produce frame has come: it counts against the connection's credit, whatever becomes of it.
+    /// A produce frame has come: it counts against the connection's credit, whatever becomes of it. If another shard owns the
+    /// partition, the rest of the story happens there.
     pub(super) fn produce_received(
         &mut self,
         id: ConnectionId,
         frame: &Frame<'_>,
         bytes: &View,
         body_at: usize,
+        ops: &mut Vec<Op>,
     ) {
         self.stats.produces_received += 1;
         let credit = self.pool.received(id.holder(), frame.len() as u64);
@@ -112,15 +107,34 @@ impl Shard {
             Ok(request) => request,
             Err(error) => return self.refuse(id, frame.correlation, frame.api_number, &error.into()),
         };
-        let reply = ReplyTo { connection: id, correlation: frame.correlation };
+        self.request_begins(id);
+        let asker = Asker::Connection { id, correlation: frame.correlation, api: Api::Produce };
+        if let Err(out) = credit {
+            let refusal = Refusal::OutOfCredit { limit: out.limit, received: out.received };
+            return self.produce_refused(asker, request.partition, refusal, ops);
+        }
+        let owner = shard_of(request.partition, self.shard_count);
+        if owner == self.me || self.phase != Phase::Serving {
+            let body = bytes.slice(body_at..body_at + frame.body.len());
+            self.produce_came(asker, &request, &body, ops);
+        } else {
+            self.stats.produces_forwarded += 1;
+            self.ask(asker, owner, Ask::Produce { request, body: Buffer::copy_of(frame.body) }, ops);
+        }
+    }
+
+    /// A produce has come to the shard that owns its partition, from a connection of its own or by mail.
+    pub(super) fn produce_came(
+        &mut self,
+        asker: Asker,
+        request: &ProduceRequest,
+        body: &View,
+        ops: &mut Vec<Op>,
+    ) {
         let mut batches = std::mem::take(&mut self.incoming);
-        let admitted = match credit {
-            Ok(()) => self.produce_admitted(&request, frame.body, bytes, body_at, &mut batches),
-            Err(out) => Err(Refusal::OutOfCredit { limit: out.limit, received: out.received }),
-        };
-        match admitted {
-            Ok(()) => self.produce_appended(reply, &request, &batches),
-            Err(refusal) => self.produce_refused(reply, request.partition, refusal),
+        match self.produce_admitted(request, body, &mut batches) {
+            Ok(()) => self.produce_appended(asker, request, &batches, ops),
+            Err(refusal) => self.produce_refused(asker, request.partition, refusal, ops),
         }
         batches.clear();
         self.incoming = batches;
@@ -130,9 +144,7 @@ impl Shard {
     fn produce_admitted(
         &self,
         request: &ProduceRequest,
-        body: &[u8],
-        bytes: &View,
-        body_at: usize,
+        body: &View,
         batches: &mut Vec<IncomingBatch>,
     ) -> Result<(), Refusal> {
         if self.phase != Phase::Serving {
@@ -143,13 +155,13 @@ impl Shard {
         if self.storage.refuses_durable() && !relaxed && request.acks != Acks::None {
             return Err(Refusal::DurabilityNotAvailable);
         }
-        let mut at = body_at;
+        let mut at = 0;
         for batch in Batches::new(body) {
             let batch = batch?;
             batch.check_from_client(partition.settings.batch_bytes_max)?;
             batch.verify_crc()?;
             let end = at + batch.bytes().len();
-            batches.push(IncomingBatch { view: bytes.slice(at..end), header: *batch.header() });
+            batches.push(IncomingBatch { view: body.slice(at..end), header: *batch.header() });
             at = end;
         }
         if batches.is_empty() {
@@ -185,11 +197,17 @@ impl Shard {
     }
 
     /// The batches get their place in the log, and the request its place in the queue of those who wait.
-    fn produce_appended(&mut self, reply: ReplyTo, request: &ProduceRequest, batches: &[IncomingBatch]) {
+    fn produce_appended(
+        &mut self,
+        asker: Asker,
+        request: &ProduceRequest,
+        batches: &[IncomingBatch],
+        ops: &mut Vec<Op>,
+    ) {
         let log = request.partition;
         let appended = match self.logs.append(self.now, log, batches) {
             Ok(appended) => appended,
-            Err(refused) => return self.produce_refused(reply, log, refused.into()),
+            Err(refused) => return self.produce_refused(asker, log, refused.into(), ops),
         };
         if appended.duplicate {
             self.stats.duplicates += 1;
@@ -198,7 +216,7 @@ impl Shard {
             self.stats.bytes_appended += batches.iter().map(|batch| batch.view.len() as u64).sum::<u64>();
         }
         if request.acks == Acks::None {
-            return;
+            return self.answer(asker, Ok(Answer::Produce(None)), ops);
         }
         let partition = self.partitions.get_mut(&log).expect("admitted");
         let relaxed = partition.settings.durability == Durability::Relaxed;
@@ -210,11 +228,10 @@ impl Shard {
             Acks::All => Until::Committed(appended.end),
         };
         let (received_ns, stages) = (self.now.mono_ns, StageTimes::default());
-        partition.waiting.push_back(Waiting { reply, until, received_ns, stages, outcome: Ok(appended) });
-        self.request_begins(reply.connection);
+        partition.waiting.push_back(Waiting { asker, until, received_ns, stages, outcome: Ok(appended) });
         // A repetition of what is flushed already has nothing to wait for but its turn.
         let flushed = self.logs.durable(log).filter(|_| appended.duplicate);
-        self.produce_committed(log, flushed.map_or(Proof::Memory, Proof::Flush));
+        self.produce_committed(log, flushed.map_or(Proof::Memory, Proof::Flush), ops);
     }
 
     /// All below `upto` has been written; nothing can be said about durability yet.
@@ -233,14 +250,14 @@ impl Shard {
     }
 
     /// A flush has covered all below the token.
-    pub(super) fn produce_flushed(&mut self, log: TopicPartition, token: DurableToken) {
+    pub(super) fn produce_flushed(&mut self, log: TopicPartition, token: DurableToken, ops: &mut Vec<Op>) {
         // One replica: what is durable here is durable on every one, so it is committed.
-        self.produce_committed(log, Proof::Flush(token));
+        self.produce_committed(log, Proof::Flush(token), ops);
         self.readers_wake(log);
     }
 
     /// Releases those at the front of the queue whose condition holds.
-    fn produce_committed(&mut self, log: TopicPartition, proof: Proof) {
+    fn produce_committed(&mut self, log: TopicPartition, proof: Proof, ops: &mut Vec<Op>) {
         let durable = match proof {
             Proof::Memory => Offset(0),
             Proof::Flush(token) => token.upto(),
@@ -256,54 +273,54 @@ impl Shard {
                 Until::Appended => Proof::Memory,
                 Until::Durable(_) | Until::Committed(_) => proof,
             };
-            self.produce_replied(released, proof);
+            self.produce_replied(released, proof, ops);
         }
     }
 
-    fn produce_replied(&mut self, waiting: Waiting, proof: Proof) {
-        let Waiting { reply, mut stages, received_ns, outcome, .. } = waiting;
-        match outcome {
-            Ok(appended) => {
-                if let Proof::Flush(_) = proof {
-                    stages.flushed_us = micros(self.now.mono_ns - received_ns);
-                    self.stats.ack_us_total += u64::from(stages.flushed_us);
-                }
-                let early = appended.duplicate && mutants::on(Mutant::DuplicateAnsweredEarly);
-                let level = self.storage.met(if early { Level::Disk } else { proof.level() });
-                let reply_frame = ProduceReply {
-                    base_offset: appended.base,
-                    record_count: u32::try_from(appended.end.0 - appended.base.0).unwrap_or(u32::MAX),
-                    append_time_ms: appended.append_time_ms,
-                    level,
-                    leader_epoch: self.logs.leader_epoch(),
-                    stages,
-                };
-                self.stats.acks += 1;
-                self.send(reply.connection, |out| reply_frame.encode(reply.correlation, out));
-            }
-            Err(refusal) => {
-                self.refuse(reply.connection, reply.correlation, Api::Produce.number(), &refusal);
-            }
+    fn produce_replied(&mut self, waiting: Waiting, proof: Proof, ops: &mut Vec<Op>) {
+        let Waiting { asker, mut stages, received_ns, outcome, .. } = waiting;
+        let appended = match outcome {
+            Ok(appended) => appended,
+            Err(refusal) => return self.answer(asker, Err(refusal), ops),
+        };
+        if let Proof::Flush(_) = proof {
+            stages.flushed_us = micros(self.now.mono_ns - received_ns);
+            self.stats.ack_us_total += u64::from(stages.flushed_us);
         }
-        self.connection_answered(reply.connection);
+        let early = appended.duplicate && mutants::on(Mutant::DuplicateAnsweredEarly);
+        let reply = ProduceReply {
+            base_offset: appended.base,
+            record_count: u32::try_from(appended.end.0 - appended.base.0).unwrap_or(u32::MAX),
+            append_time_ms: appended.append_time_ms,
+            level: self.storage.met(if early { Level::Disk } else { proof.level() }),
+            leader_epoch: self.logs.leader_epoch(),
+            stages,
+        };
+        self.stats.acks += 1;
+        self.answer(asker, Ok(Answer::Produce(Some(reply))), ops);
     }
 
     /// Nothing was appended. The error takes its turn behind earlier requests to the same partition.
-    fn produce_refused(&mut self, reply: ReplyTo, log: TopicPartition, refusal: Refusal) {
+    fn produce_refused(&mut self, asker: Asker, log: TopicPartition, refusal: Refusal, ops: &mut Vec<Op>) {
         self.stats.produces_refused += 1;
         match self.partitions.get_mut(&log).filter(|partition| !partition.waiting.is_empty()) {
             Some(partition) => {
                 let (received_ns, stages) = (self.now.mono_ns, StageTimes::default());
                 let (until, outcome) = (Until::Appended, Err(refusal));
-                partition.waiting.push_back(Waiting { reply, until, received_ns, stages, outcome });
-                self.request_begins(reply.connection);
+                partition.waiting.push_back(Waiting { asker, until, received_ns, stages, outcome });
             }
-            None => self.refuse(reply.connection, reply.correlation, Api::Produce.number(), &refusal),
+            None => self.answer(asker, Err(refusal), ops),
         }
     }
 
     /// The drive has failed under everything at or above `from`: whether it is stored is not known.
-    pub(super) fn produce_faulted(&mut self, log: TopicPartition, from: Offset, fault: &Fault) {
+    pub(super) fn produce_faulted(
+        &mut self,
+        log: TopicPartition,
+        from: Offset,
+        fault: &Fault,
+        ops: &mut Vec<Op>,
+    ) {
         let Some(partition) = self.partitions.get_mut(&log) else { return };
         let waiting = std::mem::take(&mut partition.waiting);
         for mut waiting in waiting {
@@ -323,7 +340,7 @@ impl Shard {
                 (Ok(_) | Err(_), _) => Proof::Memory,
             };
             self.stats.unknown_outcomes += u64::from(waiting.outcome.is_err());
-            self.produce_replied(waiting, proof);
+            self.produce_replied(waiting, proof, ops);
         }
     }
 
@@ -334,7 +351,7 @@ impl Shard {
         }
         for mut waiting in partition.waiting {
             waiting.outcome = Err(Refusal::UnknownTopicId { topic: log.topic });
-            self.produce_replied(waiting, Proof::Memory);
+            self.produce_replied(waiting, Proof::Memory, ops);
         }
     }
 }

@@ -412,6 +412,8 @@ impl Shard {
     ) {
         self.connection_answered(id);
         match answer {
+            Ok(Answer::Produce(None)) => {}
+            Ok(Answer::Produce(Some(reply))) => self.send(id, |out| reply.encode(correlation, out)),
             Ok(Answer::ListOffsets(reply)) => self.send(id, |out| reply.encode(correlation, out)),
             Ok(Answer::DeleteRecords(reply)) => self.send(id, |out| reply.encode(correlation, out)),
             Ok(Answer::OffsetCommit(reply)) => self.send(id, |out| reply.encode(correlation, out)),

@@ -76,7 +76,7 @@ impl Shard {
             Api::DescribeTopic => {
                 self.describe_topic(id, frame.correlation, &DescribeTopicRequest::decode(frame)?, ops);
             }
-            Api::Produce => self.produce_received(id, frame, bytes, body_at),
+            Api::Produce => self.produce_received(id, frame, bytes, body_at, ops),
             Api::Subscribe => self.subscribe(id, frame)?,
             Api::Unsubscribe => self.unsubscribe(id, frame)?,
             Api::Credit => self.credit(id, frame)?,

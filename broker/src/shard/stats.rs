@@ -42,6 +42,7 @@ counters! {
     refusals,
     produces_received,
     produces_refused,
+    produces_forwarded,
     records_appended,
     bytes_appended,
     duplicates,

@@ -92,14 +92,12 @@ fn produce_is_refused_for_each_reason_with_its_own_code() {
     let mut node = Node::new(2);
     let mut client = node.connect(Some(0));
     let topic = node.create(&mut client, "t", 2, &[("batch.bytes.max", "1024")]);
-    let (here, there) =
-        if node.shards[0].shard.partitions.contains_key(&log(topic, 0)) { (0, 1) } else { (1, 0) };
+    let here = i32::from(!node.shards[0].shard.partitions.contains_key(&log(topic, 0)));
     let cases = [
         (log(TopicId([9; 16]), 0), records(1), ErrorCode::UnknownTopic),
         (log(TopicId::METADATA, 0), records(1), ErrorCode::UnknownTopic),
         (log(topic, 2), records(1), ErrorCode::UnknownPartition),
         (log(topic, -1), records(1), ErrorCode::UnknownPartition),
-        (log(topic, there), records(1), ErrorCode::WrongShard),
         (log(topic, here), batch_of(1, 2000, BatchOrigin::NONE), ErrorCode::BatchTooLarge),
         (log(topic, here), Vec::new(), ErrorCode::InvalidRequest),
         (log(topic, here), records(1)[..50].to_vec(), ErrorCode::BatchInvalid),
@@ -180,4 +178,29 @@ fn who_gets_no_credit_hears_why_and_gets_it_when_there_is_room() {
     let answer = second.next(&node).expect("room has come back");
     let told = Credit::decode(&whole(&answer)).expect("credit");
     assert_eq!((told.limit, told.reason), (1000, Reason::None));
+}
+
+#[test]
+fn a_produce_for_another_shard_is_one_letter_there_and_one_back() {
+    let mut node = Node::new(2);
+    let mut client = node.connect(Some(0));
+    let topic = node.create(&mut client, "t", 2, &[]);
+    let there = i32::from(node.shards[0].shard.partitions.contains_key(&log(topic, 0)));
+    let mut bad = records(1);
+    let last = bad.len() - 1;
+    bad[last] ^= 1;
+    client.produce(&mut node, log(topic, there), Acks::Leader, &records(2));
+    client.produce(&mut node, log(topic, there), Acks::None, &records(2));
+    client.produce(&mut node, log(topic, there), Acks::Leader, &bad);
+    client.produce(&mut node, log(topic, there), Acks::All, &records(2));
+    node.settle();
+    assert_eq!(client.produced(&mut node).map(|r| (r.base_offset, r.level)), Ok((Offset(0), Level::Disk)));
+    assert_eq!(code(client.produced(&mut node)), Ok(ErrorCode::BatchCorrupt));
+    assert_eq!(client.produced(&mut node).map(|r| r.base_offset), Ok(Offset(4)));
+    let shard = &node.shards[0].shard;
+    assert!(shard.asked_elsewhere.is_empty(), "nothing is left behind, for acks=0 neither");
+    assert_eq!(shard.connections.values().next().map(|c| c.in_flight), Some(0));
+    let error =
+        client.refused(&mut node, |c, out| subscribe_request(1, log(topic, there), 0, 9).encode(c, out));
+    assert_eq!((error.code, error.limit), (Ok(ErrorCode::WrongShard), 1));
 }
