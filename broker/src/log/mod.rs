@@ -12,6 +12,7 @@ mod index;
 mod memory;
 mod pool;
 pub mod reader;
+mod retention;
 mod run_scan;
 pub mod segment;
 
