@@ -248,15 +248,22 @@ impl DataDir {
         &self.superblock
     }
 
-    /// Deletes exactly the files of the journals that are named preparing or retiring.
+    /// Deletes exactly the files of the journals that are named preparing or retiring. Data files made under a retiring
+    /// journal belong to the new layout; those made under one that was being prepared belong to nobody.
     fn finish_change(&mut self, disk: &mut dyn Disk) -> Result<(), OpenError> {
         let Some(other) = self.superblock.other() else { return Ok(()) };
-        let at = Place(&self.root);
         let prefixes: Vec<String> = other.journals.iter().map(|j| format!("{:08x}-", j.0)).collect();
-        for name in Place(&journal_dir(&self.root)).list(disk)? {
-            if prefixes.iter().any(|p| name.starts_with(p)) {
-                let removed = disk.remove(&journal_dir(&self.root).join(&name));
-                at.did("remove", &format!("{JOURNALS}/{name}"), removed)?;
+        let dirs = match self.superblock.state {
+            State::Preparing(_) => &[JOURNALS, FILES][..],
+            _ => &[JOURNALS][..],
+        };
+        for dir in dirs {
+            let path = self.root.join(dir);
+            for name in Place(&path).list(disk)? {
+                if prefixes.iter().any(|p| name.starts_with(p)) {
+                    let removed = disk.remove(&path.join(&name));
+                    Place(&path).did("remove", &name, removed)?;
+                }
             }
         }
         self.put(disk, |s| s.state = State::Current)
@@ -589,7 +596,7 @@ mod tests {
     fn a_change_of_layout_cut_short_leaves_the_old_or_the_new_one_whole() {
         let mut seen_old = false;
         let mut seen_new = false;
-        for op in 0..80 {
+        for op in 0..120 {
             for seed in 0..4 {
                 let mut disk = fresh();
                 open(&mut disk, &wanted(2)).unwrap();
@@ -611,10 +618,11 @@ mod tests {
                 let names: Vec<String> =
                     dir.superblock().layout.journals.iter().map(|j| format!("{:08x}-ring-00", j.0)).collect();
                 assert_eq!(journals(&mut disk), names, "op {op} seed {seed}");
-                match names.len() {
-                    2 => seen_old = true,
-                    3 => seen_new = true,
-                    n => panic!("{n} journals"),
+                let files = Place(&files_dir(Path::new(ROOT))).list(&mut disk).unwrap();
+                match (names.len(), files.len()) {
+                    (2, 0) => seen_old = true,
+                    (3, 3) => seen_new = true,
+                    other => panic!("journals and data files {other:?}"),
                 }
             }
         }

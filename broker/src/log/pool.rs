@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidegate_protocol::ids::{FileId, FrameSequence, JournalId};
+use tidegate_protocol::ids::{FileId, FrameSequence, Generation, JournalId};
 use tidegate_reactor::buffer::{Buffer, View};
 use tidegate_reactor::op::{Fault, File, Op, Tag};
 
@@ -121,16 +121,24 @@ impl Pool {
         self.freed.insert((sequence, file));
     }
 
-    /// A flushed frame carries this mark. `bytes_of` gives a freed file's size.
-    pub(crate) fn on_marked(&mut self, mark: FrameSequence, bytes_of: impl Fn(FileId) -> u64) {
+    /// Files that no frame has named, with their sizes.
+    pub(crate) fn blank(&self) -> impl Iterator<Item = (FileId, u64)> {
+        self.spares.iter().map(|(file, spare)| (*file, spare.bytes))
+    }
+
+    /// A flushed frame carries this mark. `known` gives a freed file's size and generation.
+    pub(crate) fn on_marked(&mut self, mark: FrameSequence, known: impl Fn(FileId) -> (u64, Generation)) {
         self.marked = self.marked.max(mark);
         while let Some((sequence, file)) = self.freed.first().copied() {
             if sequence > self.marked && !mutants::on(Mutant::FileHandedOutBeforeFreeMarked) {
                 break;
             }
             self.freed.pop_first();
-            let stage = if self.is_initialised(file) { Stage::Ready } else { Stage::Blank };
-            self.spares.insert(file, Spare { bytes: bytes_of(file), stage });
+            let (bytes, generation) = known(file);
+            // One that was never assigned came from another layout's pool and may hold anything.
+            let used = generation > Generation(0);
+            let stage = if used && self.is_initialised(file) { Stage::Ready } else { Stage::Blank };
+            self.spares.insert(file, Spare { bytes, stage });
         }
     }
 

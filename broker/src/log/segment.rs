@@ -203,7 +203,8 @@ impl Segments {
     /// A flushed frame carries this mark: what was freed at or below it may be used again.
     pub fn on_marked(&mut self, mark: FrameSequence) {
         let table = &self.table;
-        self.pool.on_marked(mark, |file| table.get(file).map_or(0, |data| data.bytes));
+        let known = |file| table.get(file).map(|data| (data.bytes, data.generation)).unwrap_or_default();
+        self.pool.on_marked(mark, known);
     }
 
     /// Where the next run of `log`, of `run_bytes` from offset `base`, goes. None: nothing is ready; ask again in a later
@@ -269,6 +270,11 @@ impl Segments {
     /// What frees every file of `log`.
     pub fn all_of(&self, log: TopicPartition) -> Vec<Free> {
         self.table.all_of(log)
+    }
+
+    /// Files of this journal that no frame has named, with their sizes.
+    pub(super) fn unnamed(&self) -> Vec<(FileId, u64)> {
+        self.pool.blank().filter(|(file, _)| self.table.get(*file).is_none()).collect()
     }
 
     /// Bytes of runs of `log` in data files.
