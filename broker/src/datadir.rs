@@ -604,11 +604,10 @@ mod tests {
                 let _ = open(&mut disk, &wanted(2)).and_then(|mut dir| {
                     let layout = dir.prepare(&mut disk, 3)?;
                     for journal in layout.journals {
-                        make_journal(&mut disk, journal).map_err(|fault| OpenError::Disk {
-                            doing: "make",
-                            path: "".into(),
-                            fault,
-                        })?;
+                        let failed = |fault| OpenError::Disk { doing: "make", path: "".into(), fault };
+                        make_journal(&mut disk, journal).map_err(failed)?;
+                        let file = data_file(Path::new(ROOT), FileId::new(journal, 0));
+                        disk.create_zeroed(&file, BLOCK as u64).map_err(failed)?;
                     }
                     dir.swing(&mut disk)
                 });
