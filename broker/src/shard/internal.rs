@@ -32,9 +32,7 @@ pub(super) struct Restore {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Snapshot {
     /// Offset of its first record: the new start.
-    pub(super) begin: Offset,
-    /// One past its last record.
-    pub(super) end: Offset,
+    begin: Offset,
 }
 
 /// What waits for a flush of an internal log, in the order of the appends.
@@ -80,6 +78,7 @@ impl Shard {
                 .map_err(|refused| Refusal::from_create(log, refused))?;
         }
         let positions = self.logs.positions(log).ok_or(Refusal::NoLog { log })?;
+        self.internal_bytes.insert(log, self.logs.bytes(log));
         let restore = Restore { next: positions.start, upto: positions.committed, reading: false };
         self.restoring.insert(log, restore);
         Ok(())
@@ -171,13 +170,32 @@ impl Shard {
             let header = *BatchView::parse(&view)?.header();
             batches.push(IncomingBatch { view, header });
         }
-        Ok(self.logs.append(self.now, log, &batches)?)
+        let appended = self.logs.append(self.now, log, &batches)?;
+        let bytes: u64 = batches.iter().map(|batch| batch.view.len() as u64).sum();
+        *self.internal_bytes.entry(log).or_default() += bytes;
+        Ok(appended)
     }
 
-    /// Whether so much of an internal log is dead that a snapshot pays.
+    /// Whether so much of an internal log is dead that a snapshot pays. What counts is what was appended since the last one:
+    /// the drive may give the space of trimmed records back much later.
     pub(super) fn internal_wants_snapshot(&self, log: TopicPartition, live_bytes: usize) -> bool {
         let alive = live_bytes as u64;
-        self.logs.bytes(log) > self.limits.snapshot_bytes_min.max(4 * alive)
+        let grown = self.internal_bytes.get(&log).copied().unwrap_or(0);
+        grown > self.limits.snapshot_bytes_min.max(4 * alive)
+    }
+
+    /// Appends a snapshot: all live entries as ordinary records. Without room for it now there is the next flush.
+    pub(super) fn internal_snapshot(
+        &mut self,
+        log: TopicPartition,
+        records: &[KeyValue],
+    ) -> Option<(Appended, Snapshot)> {
+        let before = self.internal_bytes.get(&log).copied().unwrap_or(0);
+        let appended = self.internal_append(log, records).ok()?;
+        if let Some(bytes) = self.internal_bytes.get_mut(&log) {
+            *bytes -= before;
+        }
+        Some((appended, Snapshot { begin: appended.base }))
     }
 
     /// A snapshot is flushed: what lies before it can go.

@@ -183,6 +183,8 @@ pub struct Shard {
     orders: Option<Orders>,
     offsets: OffsetsLogs,
     restoring: BTreeMap<TopicPartition, Restore>,
+    // Bytes appended to each internal log since its last snapshot, the snapshot included.
+    internal_bytes: BTreeMap<TopicPartition, u64>,
 
     asked_elsewhere: BTreeMap<u64, Asker>,
     requests: u64,
@@ -243,6 +245,7 @@ impl Shard {
             orders,
             offsets: OffsetsLogs::new(),
             restoring: BTreeMap::new(),
+            internal_bytes: BTreeMap::new(),
             asked_elsewhere: BTreeMap::new(),
             requests: 0,
             mail_under_way: vec![0; usize::from(parts.shard_count)],

@@ -166,10 +166,8 @@ impl Shard {
             return;
         }
         let records: Vec<_> = stored.table.snapshot().iter().map(OffsetRecord::encode).collect();
-        // Without room for it now there is the next flush.
-        let Ok(appended) = self.internal_append(log, &records) else { return };
+        let Some((appended, snapshot)) = self.internal_snapshot(log, &records) else { return };
         if let Some(stored) = self.offsets.get_mut(&log) {
-            let snapshot = Snapshot { begin: appended.base, end: appended.end };
             stored.snapshot = Some(snapshot);
             stored.pending.push(&appended, Change::Snapshot(snapshot));
         }

@@ -394,10 +394,8 @@ impl Shard {
             return;
         }
         let records: Vec<_> = orders.coming.snapshot().iter().map(MetadataRecord::encode).collect();
-        // Without room for it now there is the next flush.
-        let Ok(appended) = self.internal_append(METADATA, &records) else { return };
+        let Some((appended, snapshot)) = self.internal_snapshot(METADATA, &records) else { return };
         if let Some(orders) = &mut self.orders {
-            let snapshot = Snapshot { begin: appended.base, end: appended.end };
             orders.snapshot = Some(snapshot);
             orders.pending.push(&appended, Change::Snapshot(snapshot));
         }

@@ -1,5 +1,8 @@
 //! Topics, producer ids, offsets and counters, whichever shard is asked.
 
+use tidegate_logic::placement::offsets_partition;
+
+use super::super::orders::METADATA;
 use super::*;
 
 #[test]
@@ -143,4 +146,47 @@ fn status_has_the_same_counters_of_every_shard() {
     let names = |shard: usize| reply.shards[shard].iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
     assert_eq!(names(0), names(1));
     assert!(names(0).contains(&"acks".to_owned()));
+}
+
+#[test]
+fn an_internal_log_that_has_grown_far_beyond_what_is_alive_is_cut_to_a_snapshot() {
+    let limits = ShardLimits { snapshot_bytes_min: 5_000, ..ShardLimits::default() };
+    let mut node = Node::with(1, limits, Storage::Durable);
+    let mut client = node.connect(None);
+    let topic = node.create(&mut client, "t", 1, &[]);
+    for round in 0..200 {
+        let setting = Setting { name: "retention.ms".to_owned(), value: (round + 1).to_string() };
+        let alter = AlterTopicRequest { name: "t".to_owned(), partitions: 0, settings: vec![setting] };
+        client.ask(
+            &mut node,
+            Api::AlterTopic,
+            |c, out| alter.encode(c, out),
+            |f| Done::decode(f, Api::AlterTopic),
+        );
+        let commit = OffsetCommitRequest {
+            group: "g".to_owned(),
+            generation: -1,
+            member: String::new(),
+            offsets: vec![StoredOffset {
+                partition: log(topic, 0),
+                offset: Offset(round),
+                leader_epoch: LeaderEpoch::UNKNOWN,
+                metadata: String::new(),
+            }],
+        };
+        let reply: OffsetCommitReply = client.ask(
+            &mut node,
+            Api::OffsetCommit,
+            |c, out| commit.encode(c, out),
+            OffsetCommitReply::decode,
+        );
+        assert_eq!(reply.results, [None]);
+    }
+    let shard = &node.shards[0].shard;
+    for internal in [METADATA, offsets_partition("g")] {
+        assert!(shard.logs.bytes(internal) < 12_000, "{} bytes are left", shard.logs.bytes(internal));
+        assert!(shard.logs.positions(internal).is_some_and(|p| p.start > Offset(100)));
+    }
+    assert!((2..40).contains(&shard.stats.snapshots), "{} snapshots", shard.stats.snapshots);
+    assert_eq!(shard.stats.snapshot_trims_refused, 0);
 }
