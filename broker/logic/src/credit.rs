@@ -59,6 +59,8 @@ struct Account {
     // What the client is kept supplied with while it goes on sending; grows each time it runs dry.
     window: u64,
     queued: bool,
+    // When bytes came or the limit rose last, on the shard's monotonic clock.
+    moved_ns: u64,
 }
 
 impl Account {
@@ -105,12 +107,13 @@ impl ProducePool {
     }
 
     /// A produce frame of `bytes` has come. It counts whether it is in order or not.
-    pub fn received(&mut self, holder: Holder, bytes: u64) -> Result<(), OutOfCredit> {
+    pub fn received(&mut self, now_ns: u64, holder: Holder, bytes: u64) -> Result<(), OutOfCredit> {
         let overshoot = self.limits.overshoot_bytes;
         let account = self.accounts.get_mut(&holder).expect("a connection joins before it sends");
         let before = account.promised(overshoot);
         let begun = OutOfCredit { limit: account.limit, received: account.received };
         account.received += bytes;
+        account.moved_ns = now_ns;
         account.wanted = account.wanted.saturating_sub(bytes);
         self.promised -= before - account.promised(overshoot);
         if begun.received >= begun.limit {
@@ -132,7 +135,7 @@ impl ProducePool {
 
     /// Raises limits in the order of asking while `room`, bytes that the shard can take now, and the pool allow it. A
     /// connection that gets a part of what it wants goes on waiting at the end of the queue.
-    pub fn grant(&mut self, room: u64, grants: &mut Vec<Grant>) {
+    pub fn grant(&mut self, now_ns: u64, room: u64, grants: &mut Vec<Grant>) {
         let pool = self.limits.pool_bytes.min(room);
         for _ in 0..self.waiting.len() {
             let Some(holder) = self.waiting.pop_front() else { return };
@@ -149,6 +152,7 @@ impl ProducePool {
             let raise = lacking.min(own_max.saturating_sub(account.outstanding()));
             if raise > 0 {
                 account.limit = account.limit.max(account.received) + raise;
+                account.moved_ns = now_ns;
                 self.promised = others + account.promised(self.limits.overshoot_bytes);
                 grants.push(Grant { holder, limit: account.limit });
             }
@@ -161,6 +165,15 @@ impl ProducePool {
                 self.waiting.push_back(holder);
             }
         }
+    }
+
+    /// Connections that hold credit and have not used any since `since_ns`. A limit never falls, so the only way to get back
+    /// what they hold is to end them. Linear in the number of connections.
+    pub fn idle_holders(&self, since_ns: u64) -> Vec<Holder> {
+        let idle = |(holder, account): (&Holder, &Account)| {
+            (account.outstanding() > 0 && account.moved_ns < since_ns).then_some(*holder)
+        };
+        self.accounts.iter().filter_map(idle).collect()
     }
 
     /// Bytes received and the limit of a connection.
@@ -279,7 +292,7 @@ mod tests {
 
     fn grants(pool: &mut ProducePool, room: u64) -> Vec<(u64, u64)> {
         let mut out = Vec::new();
-        pool.grant(room, &mut out);
+        pool.grant(0, room, &mut out);
         pool.check_invariants();
         out.iter().map(|grant| (grant.holder.0, grant.limit)).collect()
     }
@@ -298,7 +311,7 @@ mod tests {
         assert_eq!(grants(&mut pool, ROOM), [(0, 300), (1, 300), (2, 100)]);
         assert_eq!(pool.promised(), 1000);
         assert_eq!(grants(&mut pool, ROOM), [], "the pool is used up");
-        assert_eq!(pool.received(Holder(0), 350), Ok(()), "the last frame may go beyond the limit");
+        assert_eq!(pool.received(0, Holder(0), 350), Ok(()), "the last frame may go beyond the limit");
         assert_eq!(grants(&mut pool, ROOM), [(3, 300)], "who got a part waits behind who got nothing");
         pool.leave(Holder(1));
         assert_eq!(grants(&mut pool, ROOM), [(2, 300), (0, 450)]);
@@ -307,11 +320,11 @@ mod tests {
     #[test]
     fn a_frame_that_starts_at_the_limit_is_counted_and_refused() {
         let mut pool = pool(1);
-        assert_eq!(pool.received(Holder(0), 10), Err(OutOfCredit { limit: 0, received: 0 }));
+        assert_eq!(pool.received(0, Holder(0), 10), Err(OutOfCredit { limit: 0, received: 0 }));
         pool.asked(Holder(0), 50);
         assert_eq!(grants(&mut pool, ROOM), [(0, 60)]);
-        assert_eq!(pool.received(Holder(0), 50), Ok(()));
-        assert_eq!(pool.received(Holder(0), 5), Err(OutOfCredit { limit: 60, received: 60 }));
+        assert_eq!(pool.received(0, Holder(0), 50), Ok(()));
+        assert_eq!(pool.received(0, Holder(0), 5), Err(OutOfCredit { limit: 60, received: 60 }));
         assert_eq!(pool.counters(Holder(0)), (65, 60));
     }
 
@@ -320,9 +333,9 @@ mod tests {
         let mut pool = pool(1);
         pool.asked(Holder(0), 100);
         assert_eq!(grants(&mut pool, ROOM), [(0, 100)]);
-        assert_eq!(pool.received(Holder(0), 60), Ok(()));
+        assert_eq!(pool.received(0, Holder(0), 60), Ok(()));
         assert_eq!(grants(&mut pool, ROOM), [(0, 160)], "topped up before it has to ask");
-        assert_eq!(pool.received(Holder(0), 100), Ok(()));
+        assert_eq!(pool.received(0, Holder(0), 100), Ok(()));
         pool.asked(Holder(0), 10);
         assert_eq!(grants(&mut pool, ROOM), [(0, 360)], "it ran dry: twice the window");
     }
@@ -335,6 +348,19 @@ mod tests {
         assert_eq!(grants(&mut pool, 150), [(0, 50)]);
         assert_eq!(grants(&mut pool, 1000), [(0, 200)]);
         assert_eq!(pool.waiting(), 0);
+    }
+
+    #[test]
+    fn who_holds_credit_and_sends_nothing_is_found() {
+        let mut pool = pool(3);
+        (0..2).for_each(|c| pool.asked(Holder(c), 100));
+        let mut out = Vec::new();
+        pool.grant(10, ROOM, &mut out);
+        assert_eq!(pool.received(50, Holder(1), 10), Ok(()));
+        assert_eq!(pool.idle_holders(10), []);
+        assert_eq!(pool.idle_holders(11), [Holder(0)], "the third holds nothing");
+        assert_eq!(pool.received(60, Holder(0), 100), Ok(()));
+        assert_eq!(pool.idle_holders(100), [Holder(1)]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Credit frames, and the grants at the end of a turn.
 
 use tidegate_logic::credit::{FetchCredit, Grant};
+use tidegate_protocol::api::Api;
 use tidegate_protocol::api::credit::{Credit, Reason, Scope};
 use tidegate_protocol::frame::Frame;
 
@@ -46,7 +47,7 @@ impl Shard {
         }
         let room = self.logs.room();
         let mut grants = std::mem::take(&mut self.grants);
-        self.pool.grant(room.bytes, &mut grants);
+        self.pool.grant(now_ns, room.bytes, &mut grants);
         let waiting = self.pool.waiting() > 0;
         let reason = match (waiting, room.reason) {
             (false, _) => Reason::None,
@@ -68,5 +69,21 @@ impl Shard {
             self.send(ConnectionId(holder.0), |out| credit.encode(out));
         }
         self.grants = grants;
+    }
+    /// While others wait, ends connections that hold credit and have long not used it.
+    pub(super) fn credit_tick(&mut self) {
+        let idle_ns = self.limits.credit_idle_ms * 1_000_000;
+        if self.pool.waiting() == 0 || self.now.mono_ns < idle_ns {
+            return;
+        }
+        for holder in self.pool.idle_holders(self.now.mono_ns - idle_ns) {
+            let id = ConnectionId(holder.0);
+            let (received, limit) = self.pool.counters(holder);
+            let refusal =
+                Refusal::CreditUnused { bytes: limit - received, idle_ms: self.limits.credit_idle_ms };
+            self.stats.credit_holders_ended += 1;
+            self.refuse(id, 0, Api::Credit.number(), &refusal);
+            self.connection_end(id);
+        }
     }
 }

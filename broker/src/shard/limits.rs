@@ -27,6 +27,8 @@ pub struct ShardLimits {
     pub receive_bytes_max: usize,
     /// Produce credit.
     pub produce: PoolLimits,
+    /// Milliseconds after which a connection that holds produce credit and does not use it is ended, if others wait for some.
+    pub credit_idle_ms: u64,
     /// Bytes of one read for a subscription, unless one batch is larger.
     pub read_bytes_max: usize,
     /// Bytes read for subscriptions in one turn.
@@ -73,6 +75,7 @@ impl Default for ShardLimits {
                 overshoot_bytes: FRAME_BYTES_MAX as u64,
                 window_bytes: 8 << 20,
             },
+            credit_idle_ms: 10_000,
             read_bytes_max: 256 << 10,
             turn_read_bytes_max: 8 << 20,
             heartbeat_ms: 1_000,

@@ -327,6 +327,7 @@ impl Shard {
         match tag {
             TAG_TICK => {
                 self.connections_tick();
+                self.credit_tick();
                 self.fetch_delayed();
                 ops.push(Op::Timer { at_ns: self.now.mono_ns + TICK_NS, tag: TAG_TICK });
             }

@@ -102,7 +102,7 @@ impl Shard {
         ops: &mut Vec<Op>,
     ) {
         self.stats.produces_received += 1;
-        let credit = self.pool.received(id.holder(), frame.len() as u64);
+        let credit = self.pool.received(self.now.mono_ns, id.holder(), frame.len() as u64);
         let request = match ProduceRequest::decode(frame) {
             Ok(request) => request,
             Err(error) => return self.refuse(id, frame.correlation, frame.api_number, &error.into()),

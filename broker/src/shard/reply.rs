@@ -43,6 +43,7 @@ pub(super) enum Refusal {
     Producer(producer::Refusal),
     ProducerNeverGiven { producer: ProducerId },
     OutOfCredit { limit: u64, received: u64 },
+    CreditUnused { bytes: u64, idle_ms: u64 },
     Limit { what: &'static str, limit: u64, current: u64 },
     NoRoom { reason: Reason, wanted: u64, room: u64 },
     DiskFull,
@@ -140,6 +141,7 @@ impl Refusal {
                     .hint("ask for a new producer id")
             }
             Refusal::OutOfCredit { limit, received } => out_of_credit(*limit, *received),
+            Refusal::CreditUnused { bytes, idle_ms } => credit_unused(*bytes, *idle_ms),
             Refusal::Limit { what, limit, current } => {
                 error(ErrorCode::LimitReached, format!("the limit of {what} is reached"))
                     .limited(what, to_i64(*limit), to_i64(*current))
@@ -225,6 +227,15 @@ fn out_of_credit(limit: u64, received: u64) -> ErrorBody {
     error(ErrorCode::OutOfCredit, cause)
         .limited("produce credit", to_i64(limit), to_i64(received))
         .hint("ask for credit and wait until the limit is raised")
+}
+
+fn credit_unused(bytes: u64, idle_ms: u64) -> ErrorBody {
+    let cause = format!(
+        "{bytes} bytes of produce credit were not used for {idle_ms} ms while others waited for some"
+    );
+    error(ErrorCode::LimitReached, cause)
+        .limited("milliseconds with unused credit", to_i64(idle_ms), to_i64(idle_ms))
+        .hint("connect again, and ask for credit when there is something to send")
 }
 
 fn no_room(reason: Reason, wanted: u64, room: u64) -> ErrorBody {

@@ -56,6 +56,7 @@ counters! {
     cold_reads_delayed,
     fetch_credit_waits,
     credit_grants,
+    credit_holders_ended,
     credit_waits_disk,
     credit_waits_replica,
     credit_waits_memory,

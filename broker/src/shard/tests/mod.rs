@@ -446,11 +446,11 @@ impl Client {
         while let Some(bytes) = self.next(node) {
             let frame = whole(&bytes);
             let words = match frame.api() {
+                _ if frame.kind == Kind::Error => format!("{:?}", error_of(&frame).map(|e| e.code)),
                 Ok(Api::Credit) => {
                     self.granted = Credit::decode(&frame).expect("credit").limit;
                     continue;
                 }
-                _ if frame.kind == Kind::Error => format!("{:?}", error_of(&frame).map(|e| e.code)),
                 Ok(Api::Data) => {
                     let head = DataHead::decode(&frame).expect("data");
                     assert_eq!(batch::heads_crc(frame.body), Ok(head.heads_crc));

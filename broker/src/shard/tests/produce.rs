@@ -174,7 +174,12 @@ fn who_gets_no_credit_hears_why_and_gets_it_when_there_is_room() {
     let answer = second.next(&node).expect("an answer");
     let told = Credit::decode(&whole(&answer)).expect("credit");
     assert_eq!((told.limit, told.reason), (0, Reason::Memory));
-    node.hang_up(&first);
+    // The first one does not use what it holds.
+    node.pass(9_900);
+    assert!(second.next(&node).is_none());
+    node.pass(200);
+    assert!(node.sockets[&first.socket].closed);
+    assert_eq!(first.heard(&node), ["Some(Ok(LimitReached))"]);
     let answer = second.next(&node).expect("room has come back");
     let told = Credit::decode(&whole(&answer)).expect("credit");
     assert_eq!((told.limit, told.reason), (1000, Reason::None));
