@@ -310,7 +310,7 @@ fn report_to(tell: mpsc::Sender<Happening>, log: Log) -> impl FnMut(Letter) + Cl
             log.line(Severity::Error, &problem.to_string());
             let _ = tell.send(Happening::Ended(Err(problem)));
         }
-        Told::Nothing => {}
+        Told::Trouble(text) => log.line(Severity::Warn, &text),
     }
 }
 

@@ -7,6 +7,7 @@ use tidegate_protocol::disk::frame::JournalIdentity;
 use tidegate_protocol::ids::{JournalId, ShardId};
 use tidegate_reactor::disk::{Disk, StdDisk};
 use tidegate_reactor::op::{Fault, Letter, Turn};
+use tidegate_reactor::setup::Trouble;
 
 use crate::config::{Config, Volatile};
 use crate::datadir::Wanted;
@@ -35,8 +36,8 @@ pub enum Told {
     Serving,
     /// The shard cannot serve.
     Failed(Problem),
-    /// Nothing that concerns the start.
-    Nothing,
+    /// Something that an operator should know.
+    Trouble(String),
 }
 
 /// A plan for each shard.
@@ -124,13 +125,19 @@ pub fn stop_letter() -> Letter {
 
 /// What a report means for the start.
 pub fn understand(letter: Letter) -> Told {
-    match letter.downcast::<Report>().map(|report| *report) {
-        Ok(Report::Serving { .. }) => Told::Serving,
-        Ok(Report::Failed { shard, cause }) => Told::Failed(
+    let report = match letter.downcast::<Report>() {
+        Ok(report) => *report,
+        Err(letter) => match letter.downcast::<Trouble>() {
+            Ok(trouble) => return Told::Trouble(trouble.0),
+            Err(letter) => panic!("a report of no known kind: {letter:?}"),
+        },
+    };
+    match report {
+        Report::Serving { .. } => Told::Serving,
+        Report::Failed { shard, cause } => Told::Failed(
             Problem::new(cause, "nothing was changed; look at the directory with `tg dump`")
                 .at(format!("shard {shard}")),
         ),
-        Err(_) => Told::Nothing,
     }
 }
 

@@ -32,7 +32,7 @@ use glommio::{GlommioError, LocalExecutorBuilder, Placement, ReactorErrorKind};
 use crate::device::Doubt;
 use crate::mailbox::{Delivery, Order, Parcel};
 use crate::op::{Event, Fault, File, Loop, Now, Op, ShardIndex, Tag, Turn};
-use crate::setup::Setup;
+use crate::setup::{Setup, Trouble};
 use sockets::Sockets;
 
 /// Turns in a row before the kernel is asked for completions, while the turns' ops complete at once.
@@ -107,6 +107,7 @@ enum Completion {
     Opened { file: File, result: Result<DmaFile, Fault> },
     Flushed { file: File, tag: Tag, result: Result<(), Fault> },
     Accepted(TcpStream),
+    Trouble(Trouble),
 }
 
 impl Done {
@@ -226,6 +227,7 @@ impl Shard {
                 let socket = self.sockets.adopt(stream);
                 self.events.push(Event::Accepted { socket });
             }
+            Completion::Trouble(trouble) => (self.setup.report)(Box::new(trouble)),
             Completion::Opened { file, result } => {
                 let result = result.map(|opened| {
                     let earlier = self.files.insert(file, Rc::new(opened));

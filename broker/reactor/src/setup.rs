@@ -21,6 +21,10 @@ pub struct Setup {
     pub io_memory_bytes: usize,
 }
 
+/// What a reactor itself reports, beside its shard: something that an operator should know, in one sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble(pub String);
+
 /// The device of all shards, and who is to be woken when one of its flushes has been reaped.
 #[derive(Clone, Debug)]
 pub struct Flushes {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tidegate_reactor::mailbox::Order;
 use tidegate_reactor::op::{Event, Fault, File, Loop, Now, Op, OpenHow, Tag, Turn};
-use tidegate_reactor::setup::{Flushes, setups};
+use tidegate_reactor::setup::{Flushes, Trouble, setups};
 use tidegate_reactor::{glommio, net};
 
 /// Opens a file, flushes it, tells how that ended.
@@ -135,7 +135,8 @@ fn without_descriptors_clients_wait_are_served_later_and_nothing_spins() {
 fn starve_and_recover() {
     use nix::sys::resource::{Resource, UsageWho, getrusage, setrlimit};
     const OPEN_MAX: u64 = 128;
-    let (mut all, doors) = setups(1, 1 << 20, drop);
+    let (report, reported) = mpsc::channel();
+    let (mut all, doors) = setups(1, 1 << 20, move |letter| report.send(letter).unwrap());
     let listener = net::listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let addr = listener.local_addr().unwrap();
     let setup = all.pop().unwrap();
@@ -172,6 +173,9 @@ fn starve_and_recover() {
     closed.recv().unwrap();
     let turn = thread.join().unwrap();
     assert!(turn.turns < 50, "{} turns", turn.turns);
+    let trouble = reported.recv().unwrap();
+    assert!(trouble.downcast_ref::<Trouble>().unwrap().0.contains("Too many open files"), "it is told");
+    assert!(reported.try_recv().is_err(), "once");
 }
 
 trait Microseconds {

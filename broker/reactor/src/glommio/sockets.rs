@@ -1,6 +1,7 @@
 //! Sockets of the glommio reactor, driven by readiness: an op is tried when it is submitted and again when the kernel says that
 //! it may succeed. No task per socket.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -18,6 +19,7 @@ use super::{Completion, Done};
 use crate::buffer::{Buffer, View};
 use crate::net;
 use crate::op::{Event, Fault, Socket, Tag};
+use crate::setup::Trouble;
 
 /// All connected sockets. A [`Socket`] is a slot and how often it had been used before.
 pub(super) struct Sockets {
@@ -238,31 +240,42 @@ pub(super) struct Listening {
 }
 
 /// Accepts connections for as long as the result lives.
-pub(super) fn accept_from(listener: TcpListener, done: Rc<std::cell::RefCell<Done>>) -> Listening {
+pub(super) fn accept_from(listener: TcpListener, done: Rc<RefCell<Done>>) -> Listening {
     Listening { _task: glommio::spawn_local(accept(listener, done)) }
 }
 
-async fn accept(listener: TcpListener, done: Rc<std::cell::RefCell<Done>>) {
+async fn accept(listener: TcpListener, done: Rc<RefCell<Done>>) {
     /// Out of descriptors or memory: the queue in the kernel waits, and so do we.
     const PAUSE: Duration = Duration::from_millis(100);
+    /// Connections in a row before the shard gets its turn.
+    const ROW: u32 = 16;
 
     #[expect(unsafe_code, reason = "glommio takes a listener from outside only as a raw descriptor")]
     // SAFETY: the descriptor was owned by `listener`, which gives it up here; glommio's listener owns it from now on.
     let listener = unsafe { glommio::net::TcpListener::from_raw_fd(listener.into_raw_fd()) };
+    let (mut row, mut starved) = (0, false);
     loop {
         match listener.accept().await {
             Ok(stream) => {
                 // Fails only for a connection that is gone again; the first receive says so.
                 let _ = net::set_nodelay(borrow(&stream));
                 done.borrow_mut().push(Completion::Accepted(stream));
+                starved = false;
             }
-            Err(e) => match e.raw_os_error() {
-                Some(nix::libc::EMFILE | nix::libc::ENFILE | nix::libc::ENOBUFS | nix::libc::ENOMEM) => {
-                    sleep(PAUSE).await;
+            // One connection failed before it was accepted; the next one is independent of it.
+            Err(e) if matches!(e.raw_os_error(), Some(nix::libc::ECONNABORTED | nix::libc::EPROTO)) => {}
+            Err(e) => {
+                // Told once, not with each attempt.
+                if !std::mem::replace(&mut starved, true) {
+                    let text = format!("no connection can be accepted for now, clients wait: {e}");
+                    done.borrow_mut().push(Completion::Trouble(Trouble(text)));
                 }
-                // One connection failed before it was accepted; the next one is independent of it.
-                _ => glommio::executor().yield_task_queue_now().await,
-            },
+                sleep(PAUSE).await;
+            }
+        }
+        row += 1;
+        if row % ROW == 0 {
+            glommio::executor().yield_now().await;
         }
     }
 }
