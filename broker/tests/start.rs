@@ -224,6 +224,49 @@ fn storage_in_memory_is_served_and_said_to_be_volatile() {
     }
 }
 
+/// Runs the binary in a mount namespace of its own, where `data` is a small filesystem.
+fn serve_on_small_mount(data: &Path, options: &str) -> Output {
+    fs::create_dir_all(data).unwrap();
+    let data = data.display();
+    let script = format!(
+        "mount -t tmpfs -o {options} none {data} && exec {TIDEGATE} serve --listen 127.0.0.1:0 --shards 1 --data {data}/d"
+    );
+    Command::new("unshare").args(["--map-root-user", "--mount", "sh", "-c", &script]).output().unwrap()
+}
+
+#[test]
+fn a_full_or_read_only_place_is_refused_with_what_is_needed() {
+    let place = place();
+    let output = serve_on_small_mount(&place.path().join("small"), "size=40m");
+    refused(
+        &output,
+        FAILED,
+        &["too little space", "small/d", "MiB free for 1 shards", "39 MiB free", "--data"],
+    );
+    let output = serve_on_small_mount(&place.path().join("fixed"), "size=40m,ro");
+    refused(
+        &output,
+        FAILED,
+        &["cannot make the data directory", "Read-only", "fixed/d", "mount it for writing"],
+    );
+}
+
+#[test]
+fn a_place_that_belongs_to_somebody_else_is_refused() {
+    let place = place();
+    let data = place.path().join("data");
+    fs::create_dir(&data).unwrap();
+    // Permissions do not stop root; a directory that takes no new files does.
+    let script = format!(
+        "if [ $(id -u) = 0 ]; then chattr +i {0}; else chmod 555 {0}; fi && {TIDEGATE} serve --listen 127.0.0.1:0 --shards 1 --data {0}; code=$?; \
+         chattr -i {0} || chmod 755 {0}; exit $code",
+        data.display()
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    refused(&output, FAILED, &["cannot write in the data directory", "permission", "--data"]);
+    assert_eq!(fs::read_dir(&data).unwrap().count(), 0);
+}
+
 #[test]
 fn what_a_failed_start_has_made_is_gone_again() {
     let place = place();
