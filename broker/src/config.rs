@@ -140,7 +140,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "memory",
         kind: Kind::Number { min: 64 << 20, max: 1 << 40 },
-        default: "201326592",
+        default: "402653184",
         unit: "bytes",
         doc: "Memory of each shard's logs: what was appended lately, what waits for the drive, buffers under way. More of it \
               serves more readers without the drive.",

@@ -15,8 +15,8 @@ pub struct Limits {
     pub frame_bytes_max: usize,
     /// Frames that may lie above the last flushed one.
     pub frames_in_flight_max: u32,
-    /// Bytes that one append may bring.
-    pub append_bytes_max: usize,
+    /// Bytes of the largest batch.
+    pub batch_bytes_max: usize,
     /// A log with at least this many bytes pending writes them straight into its data file.
     pub direct_min_bytes: usize,
     /// A log whose small extents reach this many bytes, pending ones included, writes them into its data file.
@@ -120,25 +120,38 @@ impl Limits {
     pub const DEFAULT: Limits = Limits {
         ring_file_bytes: 16 << 20,
         ring_files: 6,
-        checkpoint_slot_bytes: 32 << 20,
+        checkpoint_slot_bytes: 8 << 20,
         checkpoint_interval_bytes: 20 << 20,
         frame_bytes_max: 8 * MIB,
         frames_in_flight_max: 4,
-        append_bytes_max: 2 * MIB,
+        batch_bytes_max: 2 * MIB,
         direct_min_bytes: 64 * KIB,
         settle_bytes: 64 * KIB,
         settle_min_bytes: 8 * KIB,
         run_bytes_max: MIB,
         extent_bytes_max: 256 * KIB,
-        memory_bytes: 192 * MIB,
-        logs_max: 20_000,
-        extents_max: 100_000,
+        memory_bytes: 384 * MIB,
+        logs_max: 10_000,
+        extents_max: 40_000,
         producers_per_log_max: 10_000,
-        producers_max: 50_000,
+        producers_max: 20_000,
         producer_expiry_ms: 7 * 24 * 3600 * 1000,
         mark_after_ns: 10_000_000,
         mark_flush_after_ns: 1_000_000_000,
         files: FileLimits::DEFAULT,
+    };
+
+    /// Small enough for a disk in memory that copies whole files.
+    #[cfg(test)]
+    pub(crate) const SMALL: Limits = Limits {
+        ring_file_bytes: 4 << 20,
+        ring_files: 8,
+        checkpoint_slot_bytes: 256 << 10,
+        checkpoint_interval_bytes: 8 << 20,
+        frame_bytes_max: 4 * MIB,
+        batch_bytes_max: MIB,
+        memory_bytes: 48 * MIB,
+        ..Limits::DEFAULT
     };
 
     /// Bytes of the whole ring.
@@ -149,11 +162,6 @@ impl Limits {
     /// The part of the ring that only trims, frees, internal logs and carrying may use.
     pub const fn ring_reserve_bytes(&self) -> u64 {
         self.ring_bytes() / 10
-    }
-
-    /// Bytes of appends that may wait for the next cycle, so that one frame holds them all whatever they are.
-    pub const fn pending_bytes_max(&self) -> usize {
-        self.frame_bytes_max / 2
     }
 
     /// Whether the bounds fit together; the text says which does not.
@@ -176,8 +184,8 @@ impl Limits {
         if self.checkpoint_interval_bytes < self.frame_bytes_max as u64 {
             return Err("the checkpoint interval holds the largest frame");
         }
-        if self.append_bytes_max > self.frame_bytes_max / 4 {
-            return Err("an append is at most a quarter of a frame");
+        if self.batch_bytes_max > self.frame_bytes_max / 4 {
+            return Err("a batch is at most a quarter of a frame");
         }
         if self.memory_bytes < 6 * self.frame_bytes_max {
             return Err("memory for six of the largest frames");

@@ -81,7 +81,7 @@ impl Site {
         }
         let mut disk = StdDisk::new();
         let opened = DataDir::open(&mut disk, root, &wanted, &mut |disk, journal| {
-            crate::unit::make_journal(disk, root, &wanted, journal)
+            crate::unit::make_journal(disk, root, &wanted, journal, &config.limits)
         });
         let mut dir = opened.map_err(|e| open_problem(&e))?;
         let count = dir.superblock().layout.journals.len();

@@ -77,6 +77,10 @@ impl TestDisk {
         self.files[Path::new(path)].now.len()
     }
 
+    pub(crate) fn bytes_of(&self, path: &str) -> &[u8] {
+        &self.files[Path::new(path)].now
+    }
+
     pub(crate) fn is_durable_zeros(&self, path: &str) -> bool {
         let bytes = &self.files[Path::new(path)];
         !bytes.durable.is_empty() && bytes.durable.iter().chain(&bytes.now).all(|b| *b == 0)
@@ -206,6 +210,7 @@ pub(crate) struct TestDrive {
     pub(crate) full: bool,
     open: BTreeMap<File, DiskFile>,
     under_way: Vec<Op>,
+    cut_next_write: Option<usize>,
     mono_ns: u64,
 }
 
@@ -234,15 +239,39 @@ impl TestDrive {
 
     /// Does all ops under way and returns their events; timers that are not due stay.
     pub(crate) fn complete(&mut self) -> Vec<Event> {
+        self.complete_at_most(usize::MAX)
+    }
+
+    /// Likewise, the oldest `count` of them.
+    pub(crate) fn complete_at_most(&mut self, count: usize) -> Vec<Event> {
         let ops = std::mem::take(&mut self.under_way);
         let mut events = Vec::new();
         for op in ops {
             match op {
                 Op::Timer { at_ns, .. } if at_ns > self.mono_ns => self.under_way.push(op),
+                op if events.len() == count => self.under_way.push(op),
                 op => events.push(self.one(op)),
             }
         }
         events
+    }
+
+    /// The next write does no more than `bytes`.
+    pub(crate) fn cut_next_write(&mut self, bytes: usize) {
+        self.cut_next_write = Some(bytes);
+    }
+
+    /// The power fails: some of the writes under way have reached the drive, and it loses what was not flushed.
+    pub(crate) fn power_loss(&mut self, seed: u64) {
+        let ops = std::mem::take(&mut self.under_way);
+        let writes = ops.into_iter().filter(|op| matches!(op, Op::Write { .. }));
+        for (i, write) in writes.enumerate() {
+            if (seed >> (i % 60)) & 1 == 1 {
+                self.one(write);
+            }
+        }
+        self.close_all();
+        self.disk.power_loss(seed);
     }
 
     fn keep(&mut self, file: File, handle: DiskFile) {
@@ -273,6 +302,10 @@ impl TestDrive {
                 Event::Read { file, tag, result }
             }
             Op::Write { file, at, data, tag } => {
+                let data = match self.cut_next_write.take() {
+                    Some(bytes) if bytes < data.len() => data.slice(0..bytes),
+                    _ => data,
+                };
                 let result = self.disk.write(self.open[&file], at, &Buffer::copy_of(&data));
                 Event::Written { file, tag, result: result.map(|()| data.len()) }
             }

@@ -4,15 +4,16 @@ use std::path::Path;
 
 use tidegate_control::{Log, Severity};
 use tidegate_protocol::disk::frame::JournalIdentity;
-use tidegate_protocol::ids::{JournalId, ShardId};
+use tidegate_protocol::ids::{Incarnation, JournalId, ShardId};
 use tidegate_reactor::disk::{Disk, StdDisk};
 use tidegate_reactor::op::{Fault, Letter, Turn};
 use tidegate_reactor::setup::Trouble;
 
 use crate::config::{Config, Volatile};
 use crate::datadir::Wanted;
+use crate::limits::Limits;
 use crate::log::flush_rule::FlushRule;
-use crate::log::{Logs, OpenError, ShardBoot};
+use crate::log::{Logs, OpenError, ShardBoot, journal};
 use crate::problem::Problem;
 use crate::shard::{Order, Report, Shard, ShardLimits, ShardParts, Storage};
 use crate::site::Site;
@@ -110,12 +111,15 @@ fn storage(config: &Config, rule: &FlushRule) -> Storage {
 
 /// Makes the files of one journal of a new data directory.
 pub fn make_journal(
-    _disk: &mut dyn Disk,
-    _root: &Path,
-    _wanted: &Wanted,
-    _journal: JournalId,
+    disk: &mut dyn Disk,
+    root: &Path,
+    wanted: &Wanted,
+    journal: JournalId,
+    limits: &Limits,
 ) -> Result<(), Fault> {
-    Ok(())
+    let cluster = wanted.cluster.unwrap_or(wanted.cluster_if_new);
+    let identity = JournalIdentity { cluster, node: wanted.node, journal };
+    journal::create(disk, root, identity, Incarnation(0), limits)
 }
 
 /// The order by which a shard drains and ends.

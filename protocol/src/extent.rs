@@ -197,7 +197,7 @@ pub fn payload_crc(crc: u32, batch: &[u8], batch_crc: u32) -> u32 {
         return crc32c::crc32c_append(crc, batch);
     }
     let (head, rest) = batch.split_at(BATCH_HEAD_BYTES);
-    crc32c::crc32c_combine(crc32c::crc32c_append(crc, head), batch_crc, rest.len())
+    crate::crc::combine(crate::crc::append(crc, head), batch_crc, rest.len())
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ impl Shape {
             checkpoint_interval_bytes: (frame_bytes_max as u64).max(most * random.between(60, 100) / 100),
             frame_bytes_max,
             frames_in_flight_max: random.between(2, 4) as u32,
-            append_bytes_max: frame_bytes_max / 4,
+            batch_bytes_max: frame_bytes_max / 4,
             direct_min_bytes: random.pick(&[8, 16, 32]) << 10,
             settle_bytes,
             settle_min_bytes: random.pick(&[1, 2, 8]) << 10,

@@ -44,7 +44,7 @@ use tidegate_reactor::op::{Event, Fault, File, Loop, Now, Op, OpenHow, ShardInde
 use super::{Order, Report, Shard, ShardLimits, ShardParts, Storage};
 use crate::limits::Limits;
 use crate::log::flush_rule::FlushRule;
-use crate::log::{Logs, ShardBoot};
+use crate::log::{Logs, ShardBoot, journal};
 use crate::testdisk::TestDisk;
 
 /// A node of some shards, and clients that talk to it over pipes of bytes.
@@ -83,6 +83,9 @@ impl Node {
 
     fn with(shard_count: u16, limits: ShardLimits, storage: Storage) -> Node {
         let mut disk = TestDisk::with_dir("data");
+        for dir in ["data/journal", "data/files"] {
+            disk.create_dir(dir.as_ref()).expect("an empty directory");
+        }
         let shards = (0..shard_count)
             .map(|shard| Core {
                 shard: Shard::new(parts(&mut disk, shard, shard_count, limits, storage)),
@@ -299,9 +302,11 @@ fn parts(
         identity: JournalIdentity { cluster, node: NodeId(1), journal: JournalId(u32::from(shard)) },
         incarnation: Incarnation(3),
         shard: ShardId(shard),
-        limits: Limits::DEFAULT,
+        limits: Limits::SMALL,
         flush_rule: FlushRule::OneFlush,
     };
+    journal::create(disk, &boot.root, boot.identity, Incarnation(0), &boot.limits)
+        .expect("an empty directory");
     ShardParts {
         shard: ShardId(shard),
         shard_count,

@@ -1,0 +1,265 @@
+//! The tail of the logs in memory: recent extents as shared views of the buffers that went to disk.
+//!
+//! A view keeps its whole buffer alive, so memory is charged by buffer: 200 bytes that stay of a large frame cost the
+//! frame, until they are carried or settled.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tidegate_protocol::batch::{BatchError, BatchView, Batches, Compression, TimestampType};
+use tidegate_protocol::crc;
+use tidegate_protocol::extent::{EXTENT_HEADER_BYTES, ExtentHeader};
+use tidegate_protocol::ids::{FrameSequence, Offset};
+use tidegate_reactor::buffer::View;
+
+use super::answer::{Found, ReadBatches};
+use super::state::LogIndex;
+
+/// A buffer that views of the tail or writes under way keep alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct BufferId(u64);
+
+/// Memory of the shard's logs, charged by buffer.
+///
+/// Invariant: `used` is the sum of all held buffers.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    used: usize,
+    held: BTreeMap<BufferId, Held>,
+    next: u64,
+    /// What may leave memory once its cycle is flushed, oldest first.
+    settled: VecDeque<Settled>,
+}
+
+#[derive(Debug)]
+struct Held {
+    bytes: usize,
+    holders: u32,
+}
+
+/// A log's records below `upto` lie in data files once `cycle` is flushed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settled {
+    pub(super) log: LogIndex,
+    pub(super) upto: Offset,
+    pub(super) cycle: FrameSequence,
+}
+
+impl Memory {
+    pub(super) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Charges a new buffer to its first holder.
+    pub(super) fn charge(&mut self, bytes: usize) -> BufferId {
+        let id = BufferId(self.next);
+        self.next += 1;
+        self.used += bytes;
+        self.held.insert(id, Held { bytes, holders: 1 });
+        id
+    }
+
+    pub(super) fn hold(&mut self, id: BufferId) {
+        self.held.get_mut(&id).expect("a holder shares it").holders += 1;
+    }
+
+    pub(super) fn release(&mut self, id: BufferId) {
+        let held = self.held.get_mut(&id).expect("every holder releases once");
+        held.holders -= 1;
+        if held.holders == 0 {
+            self.used -= held.bytes;
+            self.held.remove(&id);
+        }
+    }
+
+    pub(super) fn settled(&mut self, settled: Settled) {
+        self.settled.push_back(settled);
+    }
+
+    /// The oldest that may leave, if its cycle is flushed.
+    pub(super) fn next_evictable(&mut self, flushed: FrameSequence) -> Option<Settled> {
+        self.settled.pop_front_if(|s| s.cycle <= flushed)
+    }
+
+    pub(super) fn check(&self) {
+        assert_eq!(self.used, self.held.values().map(|h| h.bytes).sum::<usize>());
+    }
+}
+
+/// An extent in memory.
+#[derive(Clone, Debug)]
+pub(super) struct TailExtent {
+    pub(super) header: ExtentHeader,
+    /// The whole extent, header first.
+    pub(super) view: View,
+    pub(super) buffer: BufferId,
+}
+
+/// The newest extents of one log, contiguous, by offset.
+#[derive(Debug, Default)]
+pub(super) struct Tail {
+    extents: VecDeque<TailExtent>,
+}
+
+impl Tail {
+    /// Adds the next extent; its holder is the tail from now on.
+    pub(super) fn push(&mut self, extent: TailExtent, memory: &mut Memory) {
+        memory.hold(extent.buffer);
+        self.extents.push_back(extent);
+    }
+
+    /// The same extent in another buffer.
+    pub(super) fn replace(&mut self, base: Offset, view: View, buffer: BufferId, memory: &mut Memory) {
+        let index = self.extents.partition_point(|e| e.header.base < base);
+        let extent = &mut self.extents[index];
+        assert_eq!(extent.header.base, base, "small extents are in the tail");
+        memory.hold(buffer);
+        memory.release(extent.buffer);
+        (extent.view, extent.buffer) = (view, buffer);
+    }
+
+    /// The bytes of the extent that begins at `base`.
+    pub(super) fn extent(&self, base: Offset) -> Option<&TailExtent> {
+        let index = self.extents.partition_point(|e| e.header.base < base);
+        self.extents.get(index).filter(|e| e.header.base == base)
+    }
+
+    /// Where memory begins; none: it holds nothing.
+    pub(super) fn base(&self) -> Option<Offset> {
+        self.extents.front().map(|e| e.header.base)
+    }
+
+    /// The first record from `from` on and below `upto` whose time has reached `ms`.
+    pub(super) fn find(
+        &self,
+        from: Offset,
+        upto: Offset,
+        time: FindTime,
+    ) -> Result<Option<Found>, BatchError> {
+        let first = self.extents.partition_point(|e| e.header.end <= from);
+        for extent in self.extents.range(first..).take_while(|e| e.header.base < upto) {
+            let found = match time {
+                FindTime::Append(ms) => {
+                    let reached = extent.header.append_time_ms >= ms;
+                    let timestamp_ms = extent.header.append_time_ms;
+                    reached.then_some(Found { offset: extent.header.base.max(from), timestamp_ms })
+                }
+                FindTime::Record(ms) if extent.header.max_timestamp_ms < ms => None,
+                FindTime::Record(ms) => find_record(&extent.view[EXTENT_HEADER_BYTES..], from, ms)?,
+            };
+            if found.is_some() {
+                return Ok(found.filter(|f| f.offset < upto));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Forgets all extents that end at or below `upto`.
+    pub(super) fn drop_below(&mut self, upto: Offset, memory: &mut Memory) {
+        while let Some(gone) = self.extents.pop_front_if(|e| e.header.end <= upto) {
+            memory.release(gone.buffer);
+        }
+    }
+
+    /// Reads from the extent that holds `from`, which must be in memory. None: nothing of it is below `upto`.
+    pub(super) fn read(
+        &self,
+        from: Offset,
+        upto: Offset,
+        bytes_max: usize,
+    ) -> Result<Option<ReadBatches>, BatchError> {
+        let first = self.extents.partition_point(|e| e.header.end <= from);
+        let mut found: Option<ReadBatches> = None;
+        for extent in self.extents.range(first..) {
+            if !read_extent(extent, from, upto, bytes_max, &mut found)? {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    pub(super) fn check(&self, small_from: Offset, placed: Offset) {
+        let mut next = self.extents.front().map_or(placed, |e| e.header.base);
+        assert!(next <= small_from, "the tail holds every small extent");
+        for extent in &self.extents {
+            assert_eq!(extent.header.base, next, "the tail is contiguous");
+            next = extent.header.end;
+        }
+        assert_eq!(next, placed, "the tail ends where the log does");
+    }
+}
+
+/// Which time is searched, milliseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FindTime {
+    Append(i64),
+    Record(i64),
+}
+
+/// The first record of these batches at or above `from` with at least that timestamp; of a compressed batch, which the
+/// broker does not look into, its beginning.
+fn find_record(payload: &[u8], from: Offset, ms: i64) -> Result<Option<Found>, BatchError> {
+    for batch in Batches::new(payload) {
+        let batch = batch?;
+        let header = batch.header();
+        if header.end_offset() <= from || header.max_timestamp_ms < ms {
+            continue;
+        }
+        if header.compression != Compression::None || header.timestamp_type == TimestampType::Append {
+            let offset = header.base_offset.max(from);
+            return Ok(Some(Found { offset, timestamp_ms: header.max_timestamp_ms }));
+        }
+        for record in batch.records()? {
+            let record = record?;
+            if record.offset >= from && record.timestamp_ms >= ms {
+                return Ok(Some(Found { offset: record.offset, timestamp_ms: record.timestamp_ms }));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Adds what fits of one extent. Returns whether the next one may follow.
+fn read_extent(
+    extent: &TailExtent,
+    from: Offset,
+    upto: Offset,
+    bytes_max: usize,
+    found: &mut Option<ReadBatches>,
+) -> Result<bool, BatchError> {
+    let payload = &extent.view[EXTENT_HEADER_BYTES..];
+    let append_time = extent.header.append_time_ms;
+    let (mut at, mut begin) = (0, None);
+    let mut more = true;
+    while at < payload.len() {
+        let batch = BatchView::parse(&payload[at..])?;
+        let (base, end, len) = (batch.header().base_offset, batch.header().end_offset(), batch.bytes().len());
+        if end > from {
+            let full = found.as_ref().is_some_and(|f| f.bytes + len > bytes_max);
+            if base >= upto || full {
+                more = false;
+                break;
+            }
+            begin.get_or_insert(at);
+            let found = found.get_or_insert_with(|| ReadBatches {
+                views: Vec::new(),
+                first: base,
+                end,
+                batch_count: 0,
+                bytes: 0,
+                append_time_first_ms: append_time,
+                append_time_last_ms: append_time,
+                heads_crc: 0,
+            });
+            found.end = end;
+            found.batch_count += 1;
+            found.bytes += len;
+            found.append_time_last_ms = append_time;
+            found.heads_crc = crc::append(found.heads_crc, batch.head());
+        }
+        at += len;
+    }
+    if let (Some(begin), Some(found)) = (begin, found.as_mut()) {
+        found.views.push(extent.view.slice(EXTENT_HEADER_BYTES + begin..EXTENT_HEADER_BYTES + at));
+    }
+    Ok(more)
+}

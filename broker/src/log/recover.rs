@@ -1,0 +1,832 @@
+//! Recovery: what a journal and its checkpoints say about the state of a shard, as a literal decision table.
+//!
+//! Nothing is believed because it decodes. The state is that of the newest whole checkpoint and of the frames that follow
+//! it without a gap. M, the highest mark of any frame, tells how far everything was flushed: what is bad above M is the torn
+//! end of the journal and is dropped; what is bad at or below M is rot. Nothing is served before everything that is kept has
+//! been flushed: after a kill the drive may hold it in its cache alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use tidegate_logic::producer::BatchIdentity;
+use tidegate_protocol::batch::Batches;
+use tidegate_protocol::disk::checkpoint::{self, CheckpointBody, CheckpointHeader, ExtentPlace, LogState};
+use tidegate_protocol::disk::entry::{Carriage, Entry, Recovered as RecoveredEntry, RunMark, Start};
+use tidegate_protocol::disk::frame::{Frame, FrameBuilder, FrameHeader};
+use tidegate_protocol::disk::run::RunHeader;
+use tidegate_protocol::disk::{BLOCK, whole_blocks};
+use tidegate_protocol::extent::{ExtentHeader, identity_crc};
+use tidegate_protocol::ids::{FileId, FrameSequence, Incarnation, TopicPartition};
+use tidegate_reactor::buffer::Buffer;
+use tidegate_reactor::disk::{Disk, DiskFile};
+use tidegate_reactor::op::Fault;
+
+use super::checkpoint::{Checkpoints, Kept};
+use super::flush_rule::FlushRule;
+use super::journal::{HeldFrame, Journal, JournalEnd, SLOTS, ring_path, slot_path};
+use super::recent::{Memory, TailExtent};
+use super::segment::{FlushReach, Rot, Segments, SegmentsConfig};
+use super::state::{Contradiction, Log, OPTIONS_UNKNOWN, identity_of};
+use super::{Condition, Logs, OpenError, ShardBoot};
+use crate::datadir::data_file;
+use crate::mutants::{self, Mutant};
+
+/// What lies where the next frame is expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextFrame {
+    /// A whole frame that follows the one before it.
+    Follows,
+    /// Nothing that was ever a frame.
+    Missing,
+    /// A frame that is not whole.
+    Damaged,
+    /// A whole frame that does not follow.
+    OffChain,
+}
+
+/// What the runs that a frame marks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runs {
+    /// All whole, or none marked.
+    Whole,
+    /// One is not.
+    NotWhole,
+}
+
+/// Where the expected sequence stands to M, the highest mark found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// It was flushed.
+    Promised,
+    /// It may not have been.
+    AboveMark,
+}
+
+/// What is done about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Its entries become part of the state.
+    Keep,
+    /// Likewise, but the range of the bad run is refused to readers.
+    KeepAndRefuseRange,
+    /// It and everything behind it is dropped.
+    EndOfLog,
+    /// The shard serves the state before it and writes nothing.
+    ReadOnly,
+}
+
+/// The decision table; the runs of a frame that does not follow are not looked at.
+pub const TABLE: [(NextFrame, Option<Runs>, Level, Decision); 10] = [
+    (NextFrame::Follows, Some(Runs::Whole), Level::Promised, Decision::Keep),
+    (NextFrame::Follows, Some(Runs::Whole), Level::AboveMark, Decision::Keep),
+    (NextFrame::Follows, Some(Runs::NotWhole), Level::Promised, Decision::KeepAndRefuseRange),
+    (NextFrame::Follows, Some(Runs::NotWhole), Level::AboveMark, Decision::EndOfLog),
+    (NextFrame::Missing, None, Level::Promised, Decision::ReadOnly),
+    (NextFrame::Missing, None, Level::AboveMark, Decision::EndOfLog),
+    (NextFrame::Damaged, None, Level::Promised, Decision::ReadOnly),
+    (NextFrame::Damaged, None, Level::AboveMark, Decision::EndOfLog),
+    (NextFrame::OffChain, None, Level::Promised, Decision::ReadOnly),
+    (NextFrame::OffChain, None, Level::AboveMark, Decision::EndOfLog),
+];
+
+/// Looks a combination up.
+pub fn decide(next: NextFrame, runs: Runs, level: Level) -> Decision {
+    let row = TABLE.iter().find(|(n, r, l, _)| *n == next && r.is_none_or(|r| r == runs) && *l == level);
+    row.expect("the table has every combination").3
+}
+
+/// Whether a frame follows the one before it: sequence and hash fit, and its incarnation is equal, or it ends a later
+/// recovery.
+pub fn follows(before: &Link, frame: &FrameHeader, kind: FrameKind) -> bool {
+    let fits = frame.sequence.0 == before.sequence.0 + 1 && frame.previous_hash == before.hash;
+    let incarnation = match kind {
+        FrameKind::Ordinary => frame.incarnation == before.incarnation,
+        FrameKind::Recovered => frame.incarnation >= before.incarnation,
+    };
+    fits && incarnation
+}
+
+/// The end of a chain of frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// The last frame.
+    pub sequence: FrameSequence,
+    /// Its hash.
+    pub hash: u64,
+    /// Its incarnation.
+    pub incarnation: Incarnation,
+}
+
+/// Whether a frame ends a recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameKind {
+    /// It begins with the entry `recovered`.
+    Recovered,
+    /// It does not.
+    Ordinary,
+}
+
+/// Recovers a shard and makes its logs ready to serve.
+pub(super) fn open(disk: &mut dyn Disk, boot: ShardBoot) -> Result<Logs, OpenError> {
+    let recovery = Recovery::run(disk, &boot)?;
+    recovery.into_logs(disk, boot)
+}
+
+/// The state of a shard as it was found.
+struct Recovery {
+    ring: Ring,
+    slots: Vec<DiskFile>,
+    logs: BTreeMap<TopicPartition, Log>,
+    segments: Segments,
+    memory: Memory,
+    newest: Kept,
+    /// Where the newest checkpoint's last frame ends.
+    newest_end: u64,
+    older: Kept,
+    next_slot: u32,
+    held: BTreeMap<FrameSequence, u64>,
+    last: Link,
+    head: u64,
+    mark: FrameSequence,
+    /// Data files that a kept frame above the mark names.
+    unflushed_files: BTreeSet<FileId>,
+    read_only: Option<String>,
+}
+
+/// A frame of the chain behind the checkpoint.
+struct ChainFrame {
+    at: u64,
+    bytes: usize,
+    header: FrameHeader,
+    hash: u64,
+    runs: Vec<RunMark>,
+}
+
+impl Recovery {
+    fn run(disk: &mut dyn Disk, boot: &ShardBoot) -> Result<Recovery, OpenError> {
+        let mut ring = Ring::open(disk, boot)?;
+        let (slots, found) = read_slots(disk, boot)?;
+        let (newest, older) = choose(boot, &found)?;
+        let (slot, header, body) = newest;
+        let refused =
+            |cause| OpenError::Refused { file: slot_path(&boot.root, boot.identity.journal, slot), cause };
+        let config = SegmentsConfig {
+            root: boot.root.clone(),
+            journal: boot.identity.journal,
+            reach: match boot.flush_rule {
+                FlushRule::OneFlush => FlushReach::AllFiles,
+                FlushRule::OwnFlush { .. } | FlushRule::MemoryOnly { .. } => FlushReach::Journal,
+            },
+            limits: boot.limits.files,
+        };
+        let segments = Segments::restore(config, &body.files).map_err(refused)?;
+        let logs = body.logs.iter().map(|state| Log::restore(state, OPTIONS_UNKNOWN, &boot.limits));
+        let link = Link { sequence: header.sequence, hash: header.hash, incarnation: header.incarnation };
+        let chain = read_chain(disk, boot, &mut ring, link, header.next_at)?;
+        let on_chain = chain.frames.iter().map(|f| f.header.mark).max();
+        let mark = header.sequence.max(on_chain.unwrap_or_default());
+        let mark = mark.max(marks_further_on(disk, boot, &mut ring, chain.head, header.sequence)?);
+        let older_slots: Vec<u32> = [slot, older.0].into_iter().collect();
+        let mut recovery = Recovery {
+            ring,
+            slots,
+            logs: logs.map(|log| (log.id, log)).collect(),
+            segments,
+            memory: Memory::default(),
+            newest: kept_of(header, body),
+            newest_end: header.next_at,
+            older: kept_of(older.1, older.2),
+            next_slot: (0..SLOTS).find(|s| !older_slots.contains(s)).expect("two of three slots are kept"),
+            held: held_by(older.1, older.2, header.sequence),
+            last: link,
+            head: header.next_at,
+            mark,
+            unflushed_files: BTreeSet::new(),
+            read_only: None,
+        };
+        recovery.held.extend(places_of(body));
+        recovery.keep(disk, boot, chain)?;
+        recovery.load_small(disk, boot)?;
+        Ok(recovery)
+    }
+
+    /// Goes through the chain and does what the table says.
+    fn keep(&mut self, disk: &mut dyn Disk, boot: &ShardBoot, chain: Chain) -> Result<(), OpenError> {
+        let mut frames = chain.frames.into_iter();
+        while let Some(frame) = frames.next() {
+            let level = self.level(frame.header.sequence);
+            let runs = match level {
+                Level::Promised => Runs::Whole,
+                Level::AboveMark => runs_of(disk, boot, &frame.runs)?,
+            };
+            match decide(NextFrame::Follows, runs, level) {
+                Decision::Keep | Decision::KeepAndRefuseRange => self.replay(disk, boot, &frame)?,
+                Decision::EndOfLog => {
+                    for run in frame.runs.iter().chain(frames.flat_map(|f| f.runs).collect::<Vec<_>>().iter())
+                    {
+                        self.segments.seal(run.file);
+                    }
+                    return Ok(());
+                }
+                Decision::ReadOnly => unreachable!("a frame that follows is not the reason"),
+            }
+        }
+        let expected = FrameSequence(self.last.sequence.0 + 1);
+        match decide(chain.end, Runs::Whole, self.level(expected)) {
+            Decision::EndOfLog => Ok(()),
+            Decision::ReadOnly => self.damaged(boot, expected, chain.end),
+            Decision::Keep | Decision::KeepAndRefuseRange => {
+                unreachable!("the chain ends where no frame follows")
+            }
+        }
+    }
+
+    fn level(&self, sequence: FrameSequence) -> Level {
+        if sequence <= self.mark { Level::Promised } else { Level::AboveMark }
+    }
+
+    /// A frame that was flushed cannot be read: what it held is not known.
+    fn damaged(&mut self, boot: &ShardBoot, frame: FrameSequence, found: NextFrame) -> Result<(), OpenError> {
+        let what = match found {
+            NextFrame::Missing => "is missing",
+            NextFrame::Damaged => "is damaged",
+            NextFrame::OffChain | NextFrame::Follows => "is not the one that was written there",
+        };
+        let cause = format!(
+            "journal frame {frame} {what} although frames up to {} were flushed: what frames {frame} to {} held is not known",
+            self.mark, self.mark
+        );
+        if boot.shard.0 == 0 {
+            let file = self.ring.path_of(boot, self.head);
+            return Err(OpenError::Refused { file, cause });
+        }
+        self.read_only = Some(cause);
+        Ok(())
+    }
+
+    /// Makes a kept frame part of the state.
+    fn replay(&mut self, disk: &mut dyn Disk, boot: &ShardBoot, kept: &ChainFrame) -> Result<(), OpenError> {
+        let bytes = self.ring.read(disk, kept.at, kept.bytes)?;
+        let frame = Frame::decode_whole(&bytes).expect("it was whole a moment ago");
+        let above_mark = kept.header.sequence > self.mark;
+        for (at, entry) in &frame.entries {
+            let place = EntryPlace { frame: kept.header.sequence, frame_at: kept.at, at: *at as u32 };
+            self.apply(boot, place, entry).map_err(|cause| OpenError::Refused {
+                file: self.ring.path_of(boot, kept.at),
+                cause: format!("journal frame {}: {cause}", kept.header.sequence),
+            })?;
+            if let (Entry::Run(mark), true) = (entry, above_mark) {
+                self.unflushed_files.insert(mark.file);
+            }
+        }
+        self.held.insert(kept.header.sequence, kept.at);
+        let (sequence, hash) = (kept.header.sequence, kept.hash);
+        self.last = Link { sequence, hash, incarnation: kept.header.incarnation };
+        self.head = kept.at + kept.bytes as u64;
+        Ok(())
+    }
+
+    fn apply(&mut self, boot: &ShardBoot, place: EntryPlace, entry: &Entry<'_>) -> Result<(), Contradiction> {
+        match entry {
+            Entry::Extent { how, bytes } => self.apply_extent(boot, place, *how, bytes),
+            Entry::Run(mark) => {
+                let log = self.log(boot, mark.log);
+                for note in &mark.producers {
+                    log.place_batch(note.append_time_ms, identity_of(note), note.base);
+                }
+                log.settle(mark)?;
+                self.segments.apply_run(mark)
+            }
+            Entry::Start(Start { log, offset }) if *offset == Start::REMOVED => {
+                self.logs.remove(log);
+                Ok(())
+            }
+            Entry::Start(Start { log, offset }) => {
+                self.log(boot, *log).move_start(*offset);
+                Ok(())
+            }
+            Entry::Assign(assign) => self.segments.apply_assign(assign),
+            Entry::Free(free) => self.segments.apply_free(place.frame, free),
+            Entry::Recovered(_) => Ok(()),
+            Entry::Cut(cut) => {
+                Err(format!("{:?} is cut at {}, which a single node never does", cut.log, cut.offset))
+            }
+        }
+    }
+
+    fn apply_extent(
+        &mut self,
+        boot: &ShardBoot,
+        place: EntryPlace,
+        how: Carriage,
+        bytes: &[u8],
+    ) -> Result<(), Contradiction> {
+        let (header, payload) = ExtentHeader::decode_whole(bytes).map_err(|e| e.to_string())?;
+        let place = ExtentPlace {
+            base: header.base.0,
+            end: header.end.0,
+            frame: place.frame.0,
+            frame_at: place.frame_at,
+            at: place.at,
+            bytes: bytes.len() as u32,
+            crc: identity_crc(bytes),
+        };
+        let log = self.log(boot, header.log);
+        if how == Carriage::Carried {
+            return log.carry(place);
+        }
+        for batch in Batches::new(payload) {
+            let batch = batch.map_err(|e| e.to_string())?;
+            let batch = batch.header();
+            let identity = BatchIdentity {
+                producer: batch.producer_id,
+                epoch: batch.producer_epoch,
+                base_sequence: batch.base_sequence,
+                record_count: batch.records_count,
+            };
+            log.place_batch(header.append_time_ms, identity, batch.base_offset);
+        }
+        log.place_small(&header, place)
+    }
+
+    fn log(&mut self, boot: &ShardBoot, id: TopicPartition) -> &mut Log {
+        self.logs.entry(id).or_insert_with(|| Log::new(id, OPTIONS_UNKNOWN, &boot.limits))
+    }
+
+    /// Brings the extents that lie in the journal alone into memory, many to a buffer.
+    fn load_small(&mut self, disk: &mut dyn Disk, boot: &ShardBoot) -> Result<(), OpenError> {
+        const BUFFER_BYTES: usize = 1 << 20;
+        let mut loading = Loading::default();
+        for log in self.logs.values_mut() {
+            log.replayed();
+            for place in &log.small {
+                let bytes = self.ring.read_extent(disk, place)?;
+                let header = ExtentHeader::decode_whole(&bytes).ok().map(|(h, _)| h);
+                let sound = header.filter(|h| {
+                    identity_crc(&bytes) == place.crc && h.log == log.id && h.base.0 == place.base
+                });
+                let Some(header) = sound else {
+                    return Err(OpenError::Refused {
+                        file: self.ring.path_of(boot, place.frame_at),
+                        cause: format!(
+                            "records {} to {} of {:?} in journal frame {} are damaged",
+                            place.base, place.end, log.id, place.frame
+                        ),
+                    });
+                };
+                if loading.bytes + bytes.len() > BUFFER_BYTES {
+                    loading.finish(&mut self.memory);
+                }
+                loading.add(log.id, header, bytes);
+            }
+        }
+        loading.finish(&mut self.memory);
+        for (id, extent) in loading.done {
+            self.logs.get_mut(&id).expect("it was just there").tail.push(extent, &mut self.memory);
+        }
+        for buffer in loading.buffers {
+            self.memory.release(buffer);
+        }
+        Ok(())
+    }
+
+    /// Ends the recovery on disk, and hands the state over.
+    fn into_logs(mut self, disk: &mut dyn Disk, boot: ShardBoot) -> Result<Logs, OpenError> {
+        let held =
+            self.held.iter().map(|(sequence, at)| HeldFrame { sequence: *sequence, at: *at }).collect();
+        let end = JournalEnd {
+            last: self.last.sequence,
+            hash: self.last.hash,
+            head: self.head,
+            held,
+            marked: self.mark.min(self.last.sequence),
+        };
+        let mut journal = Journal::new(boot.identity, boot.incarnation, &boot.limits, end);
+        let condition = match self.read_only.take() {
+            Some(cause) => Condition::ReadOnly { cause },
+            None => {
+                self.end_recovery(disk, &boot, &mut journal)?;
+                self.segments.on_marked(self.mark);
+                Condition::Serving
+            }
+        };
+        let rot = match &condition {
+            Condition::ReadOnly { .. } => Rot::Present,
+            _ => Rot::Absent,
+        };
+        self.segments.opened(disk, rot)?;
+        for file in self.slots.drain(..).chain(self.ring.files.drain(..)) {
+            disk.close(file);
+        }
+        let since = journal.bytes_behind_head(self.newest_end % boot.limits.ring_bytes());
+        let checkpoints = Checkpoints::new(self.newest, self.older, self.next_slot, since);
+        let mut logs = Logs::assembled(boot, journal, checkpoints, self.memory, self.segments, condition);
+        for log in self.logs.into_values() {
+            logs.insert(log);
+        }
+        Ok(logs)
+    }
+
+    /// Writes the frame `recovered`, which repeats the old mark, and flushes everything that was kept above it.
+    fn end_recovery(
+        &mut self,
+        disk: &mut dyn Disk,
+        boot: &ShardBoot,
+        journal: &mut Journal,
+    ) -> Result<(), OpenError> {
+        let at = journal.place(BLOCK).ok_or_else(|| OpenError::Refused {
+            file: ring_path(&boot.root, boot.identity.journal, 0),
+            cause: "the ring has no place for the frame that ends recovery".into(),
+        })?;
+        let mut buffer = Buffer::zeroed(BLOCK);
+        let mut builder = FrameBuilder::new(buffer.memory_mut());
+        builder.push(&Entry::Recovered(RecoveredEntry {
+            incarnation: boot.incarnation,
+            last_kept: self.last.sequence,
+            last_hash: self.last.hash,
+        }));
+        let (bytes, hash) = builder.finish(FrameHeader { mark: self.mark, ..journal.header() });
+        buffer.set_filled(bytes);
+        self.ring.write(disk, at, &buffer)?;
+        journal.took(at, bytes, hash);
+        if !mutants::on(Mutant::RecoveryWithoutFlush) {
+            for file in self.ring.files.iter().chain(&self.slots) {
+                disk.flush(*file)?;
+            }
+            for file in &self.unflushed_files {
+                let file = disk.open(&data_file(&boot.root, *file))?;
+                disk.flush(file)?;
+                disk.close(file);
+            }
+        }
+        journal.flushed_upto(journal.last_sequence());
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy)]
+struct EntryPlace {
+    frame: FrameSequence,
+    frame_at: u64,
+    at: u32,
+}
+
+/// Small extents on their way into shared buffers.
+#[derive(Default)]
+struct Loading {
+    waiting: Vec<(TopicPartition, ExtentHeader, Vec<u8>)>,
+    bytes: usize,
+    done: Vec<(TopicPartition, TailExtent)>,
+    buffers: Vec<super::recent::BufferId>,
+}
+
+impl Loading {
+    fn add(&mut self, log: TopicPartition, header: ExtentHeader, bytes: Vec<u8>) {
+        self.bytes += bytes.len();
+        self.waiting.push((log, header, bytes));
+    }
+
+    fn finish(&mut self, memory: &mut Memory) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let mut buffer = Buffer::for_filling(self.bytes);
+        for (_, _, bytes) in &self.waiting {
+            buffer.extend(bytes);
+        }
+        let (capacity, view) = (buffer.capacity(), buffer.freeze());
+        let buffer = memory.charge(capacity);
+        self.buffers.push(buffer);
+        let mut at = 0;
+        for (log, header, bytes) in self.waiting.drain(..) {
+            let view = view.slice(at..at + bytes.len());
+            at += bytes.len();
+            self.done.push((log, TailExtent { header, view, buffer }));
+        }
+        self.bytes = 0;
+    }
+}
+
+/// The files of the ring, read in large pieces.
+struct Ring {
+    files: Vec<DiskFile>,
+    file_bytes: u64,
+    window_at: u64,
+    window: Buffer,
+}
+
+impl Ring {
+    fn open(disk: &mut dyn Disk, boot: &ShardBoot) -> Result<Ring, OpenError> {
+        let (limits, journal) = (&boot.limits, boot.identity.journal);
+        let mut files = Vec::new();
+        for index in 0..limits.ring_files {
+            let path = ring_path(&boot.root, journal, index);
+            let file = disk.open(&path)?;
+            let len = disk.len(file)?;
+            if len != limits.ring_file_bytes {
+                let cause = format!("the file has {len} bytes and should have {}", limits.ring_file_bytes);
+                return Err(OpenError::Refused { file: path, cause });
+            }
+            files.push(file);
+        }
+        Ok(Ring { files, file_bytes: limits.ring_file_bytes, window_at: 0, window: Buffer::zeroed(0) })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.file_bytes * self.files.len() as u64
+    }
+
+    fn path_of(&self, boot: &ShardBoot, at: u64) -> PathBuf {
+        let index = (at % self.bytes()) / self.file_bytes;
+        ring_path(&boot.root, boot.identity.journal, index as u32)
+    }
+
+    /// What lies at a place; shorter at the end of the place's file.
+    fn look(&mut self, disk: &mut dyn Disk, at: u64, len: usize) -> Result<&[u8], Fault> {
+        const WINDOW_BYTES: usize = 1 << 20;
+        let left = (self.file_bytes - at % self.file_bytes) as usize;
+        let len = whole_blocks(len).min(left);
+        let inside = at >= self.window_at && at + len as u64 <= self.window_at + self.window.filled() as u64;
+        if !inside {
+            let wanted = len.max(WINDOW_BYTES).min(left);
+            let file = self.files[(at / self.file_bytes) as usize];
+            self.window = disk.read(file, at % self.file_bytes, wanted)?;
+            self.window_at = at;
+        }
+        let from = (at - self.window_at) as usize;
+        Ok(&self.window[from..(from + len).min(self.window.filled())])
+    }
+
+    fn read(&mut self, disk: &mut dyn Disk, at: u64, len: usize) -> Result<Vec<u8>, Fault> {
+        Ok(self.look(disk, at, len)?.to_vec())
+    }
+
+    /// The bytes of a small extent, or what lies at its place.
+    fn read_extent(&mut self, disk: &mut dyn Disk, place: &ExtentPlace) -> Result<Vec<u8>, Fault> {
+        let block = BLOCK as u64;
+        let at = place.frame_at + u64::from(place.at);
+        let from = at / block * block;
+        let skip = (at - from) as usize;
+        let end = skip + place.bytes as usize;
+        let found = self.look(disk, from, end)?;
+        Ok(found.get(skip..end).unwrap_or_default().to_vec())
+    }
+
+    fn write(&mut self, disk: &mut dyn Disk, at: u64, data: &Buffer) -> Result<(), Fault> {
+        self.window.set_filled(0);
+        disk.write(self.files[(at / self.file_bytes) as usize], at % self.file_bytes, data)
+    }
+}
+
+type SlotFound = (u32, CheckpointHeader, CheckpointBody);
+
+/// All whole checkpoints of this journal, newest first.
+fn read_slots(disk: &mut dyn Disk, boot: &ShardBoot) -> Result<(Vec<DiskFile>, Vec<SlotFound>), OpenError> {
+    let mut slots = Vec::new();
+    let mut found = Vec::new();
+    for slot in 0..SLOTS {
+        let path = slot_path(&boot.root, boot.identity.journal, slot);
+        let file = disk.open(&path)?;
+        slots.push(file);
+        let first = disk.read(file, 0, BLOCK)?;
+        let Ok((header, bytes)) = checkpoint::decode_header(&first) else { continue };
+        if header.identity != boot.identity {
+            let cause = "it belongs to another cluster, node or journal".into();
+            return Err(OpenError::Refused { file: path, cause });
+        }
+        if bytes > disk.len(file)? {
+            continue;
+        }
+        let whole = disk.read(file, 0, bytes as usize)?;
+        if let Ok((header, body)) = checkpoint::decode(&whole) {
+            found.push((slot, header, body));
+        }
+    }
+    found.sort_by_key(|(slot, header, _)| (std::cmp::Reverse(header.sequence), *slot));
+    Ok((slots, found))
+}
+
+/// The newest whole checkpoint and the next older one, or the same twice.
+fn choose<'a>(
+    boot: &ShardBoot,
+    found: &'a [SlotFound],
+) -> Result<
+    ((u32, &'a CheckpointHeader, &'a CheckpointBody), (u32, &'a CheckpointHeader, &'a CheckpointBody)),
+    OpenError,
+> {
+    let Some((slot, header, body)) = found.first() else {
+        return Err(OpenError::Refused {
+            file: slot_path(&boot.root, boot.identity.journal, 0),
+            cause: "none of the three checkpoints is whole: the state of the shard is not known".into(),
+        });
+    };
+    let (older_slot, older_header, older_body) = found.get(1).unwrap_or(&found[0]);
+    Ok(((*slot, header, body), (*older_slot, older_header, older_body)))
+}
+
+fn places_of(body: &CheckpointBody) -> impl Iterator<Item = (FrameSequence, u64)> + '_ {
+    let extents = body.logs.iter().flat_map(|log: &LogState| &log.extents);
+    extents.map(|place| (FrameSequence(place.frame), place.frame_at))
+}
+
+fn kept_of(header: &CheckpointHeader, body: &CheckpointBody) -> Kept {
+    let next = FrameSequence(header.sequence.0 + 1);
+    let bound = places_of(body).map(|(frame, _)| frame).min().unwrap_or(next);
+    Kept { sequence: header.sequence, bound }
+}
+
+/// What a checkpoint still needs of the ring: its live extents, and every frame behind it.
+fn held_by(
+    header: &CheckpointHeader,
+    body: &CheckpointBody,
+    newest: FrameSequence,
+) -> BTreeMap<FrameSequence, u64> {
+    let mut held: BTreeMap<FrameSequence, u64> = places_of(body).collect();
+    if header.sequence < newest {
+        held.insert(FrameSequence(header.sequence.0 + 1), header.next_at);
+    }
+    held
+}
+
+struct Chain {
+    frames: Vec<ChainFrame>,
+    /// Where it ends.
+    head: u64,
+    /// What lies there.
+    end: NextFrame,
+}
+
+/// Follows the frames from a checkpoint on as far as they are whole and follow each other.
+fn read_chain(
+    disk: &mut dyn Disk,
+    boot: &ShardBoot,
+    ring: &mut Ring,
+    mut link: Link,
+    mut head: u64,
+) -> Result<Chain, OpenError> {
+    let mut frames: Vec<ChainFrame> = Vec::new();
+    let mut length = 0;
+    loop {
+        head %= ring.bytes();
+        let next_file = (head / ring.file_bytes + 1) * ring.file_bytes % ring.bytes();
+        let mut end = NextFrame::Missing;
+        let mut found = None;
+        for at in [head, next_file] {
+            match frame_at(disk, boot, ring, at, &link)? {
+                Ok(frame) => {
+                    found = Some(frame);
+                    break;
+                }
+                Err(bad) if end == NextFrame::Missing => end = bad,
+                Err(_) => {}
+            }
+        }
+        let Some(frame) = found else { return Ok(Chain { frames, head, end }) };
+        length += frame.bytes as u64;
+        if length > ring.bytes() {
+            return Ok(Chain { frames, head, end: NextFrame::OffChain });
+        }
+        link =
+            Link { sequence: frame.header.sequence, hash: frame.hash, incarnation: frame.header.incarnation };
+        head = frame.at + frame.bytes as u64;
+        frames.push(frame);
+    }
+}
+
+fn frame_at(
+    disk: &mut dyn Disk,
+    boot: &ShardBoot,
+    ring: &mut Ring,
+    at: u64,
+    link: &Link,
+) -> Result<Result<ChainFrame, NextFrame>, OpenError> {
+    let Ok(header) = FrameHeader::decode(ring.look(disk, at, BLOCK)?) else {
+        return Ok(Err(NextFrame::Missing));
+    };
+    if header.identity != boot.identity || header.bytes as usize > boot.limits.frame_bytes_max {
+        return Ok(Err(NextFrame::OffChain));
+    }
+    let bytes = ring.look(disk, at, header.bytes as usize)?;
+    let Ok(frame) = Frame::decode_whole(bytes) else { return Ok(Err(NextFrame::Damaged)) };
+    let kind = match frame.entries.first() {
+        Some((_, Entry::Recovered(_))) => FrameKind::Recovered,
+        _ => FrameKind::Ordinary,
+    };
+    if !follows(link, &header, kind) {
+        return Ok(Err(NextFrame::OffChain));
+    }
+    let runs = frame.entries.iter().filter_map(|(_, entry)| match entry {
+        Entry::Run(mark) => Some(mark.clone()),
+        _ => None,
+    });
+    let (runs, hash) = (runs.collect(), frame.hash);
+    Ok(Ok(ChainFrame { at, bytes: header.bytes as usize, header, hash, runs }))
+}
+
+/// The highest mark of any frame of this journal above `newest` that lies within reach behind the end of the chain.
+fn marks_further_on(
+    disk: &mut dyn Disk,
+    boot: &ShardBoot,
+    ring: &mut Ring,
+    head: u64,
+    newest: FrameSequence,
+) -> Result<FrameSequence, OpenError> {
+    let reach = 2 * u64::from(boot.limits.frames_in_flight_max) * boot.limits.frame_bytes_max as u64;
+    let mut highest = FrameSequence(0);
+    for step in 0..reach.min(ring.bytes()) / BLOCK as u64 {
+        let at = (head + step * BLOCK as u64) % ring.bytes();
+        if let Ok(header) = FrameHeader::decode(ring.look(disk, at, BLOCK)?)
+            && header.identity == boot.identity
+            && header.sequence > newest
+        {
+            highest = highest.max(header.mark);
+        }
+    }
+    Ok(highest)
+}
+
+/// Reads the runs that a frame above the mark names.
+fn runs_of(disk: &mut dyn Disk, boot: &ShardBoot, runs: &[RunMark]) -> Result<Runs, OpenError> {
+    for run in runs {
+        let Ok(file) = disk.open(&data_file(&boot.root, run.file)) else { return Ok(Runs::NotWhole) };
+        let len = disk.len(file)?;
+        let found = if run.at + u64::from(run.bytes) <= len {
+            Some(disk.read(file, run.at, run.bytes as usize)?)
+        } else {
+            None
+        };
+        disk.close(file);
+        if !found.is_some_and(|bytes| is_the_run(&bytes, run, boot)) {
+            return Ok(Runs::NotWhole);
+        }
+    }
+    Ok(Runs::Whole)
+}
+
+fn is_the_run(bytes: &[u8], mark: &RunMark, boot: &ShardBoot) -> bool {
+    let Ok((header, _)) = RunHeader::decode_whole(bytes) else { return false };
+    RunHeader::crc_of(bytes) == mark.crc
+        && header.cluster == boot.identity.cluster
+        && (header.file, header.generation) == (mark.file, mark.generation)
+        && (header.log, header.base, header.end) == (mark.log, mark.base, mark.end)
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_protocol::disk::frame::JournalIdentity;
+    use tidegate_protocol::ids::{ClusterId, JournalId, NodeId};
+
+    use super::*;
+
+    #[test]
+    fn the_table_has_exactly_one_row_for_every_combination() {
+        let nexts = [NextFrame::Follows, NextFrame::Missing, NextFrame::Damaged, NextFrame::OffChain];
+        for next in nexts {
+            for runs in [Runs::Whole, Runs::NotWhole] {
+                for level in [Level::Promised, Level::AboveMark] {
+                    let rows = TABLE
+                        .iter()
+                        .filter(|(n, r, l, _)| *n == next && r.is_none_or(|r| r == runs) && *l == level)
+                        .count();
+                    assert_eq!(rows, 1, "{next:?} {runs:?} {level:?}");
+                    let expected = match (next, runs, level) {
+                        (NextFrame::Follows, Runs::Whole, _) => Decision::Keep,
+                        (NextFrame::Follows, Runs::NotWhole, Level::Promised) => Decision::KeepAndRefuseRange,
+                        (_, _, Level::AboveMark) => Decision::EndOfLog,
+                        (_, _, Level::Promised) => Decision::ReadOnly,
+                    };
+                    assert_eq!(decide(next, runs, level), expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_follows_only_with_the_right_sequence_hash_and_incarnation() {
+        let identity =
+            JournalIdentity { cluster: ClusterId([1; 16]), node: NodeId(1), journal: JournalId(1) };
+        let before = Link { sequence: FrameSequence(7), hash: 99, incarnation: Incarnation(3) };
+        for sequence in [7, 8, 9] {
+            for hash in [98, 99] {
+                for incarnation in [2, 3, 4] {
+                    for kind in [FrameKind::Ordinary, FrameKind::Recovered] {
+                        let header = FrameHeader {
+                            identity,
+                            incarnation: Incarnation(incarnation),
+                            sequence: FrameSequence(sequence),
+                            previous_hash: hash,
+                            mark: FrameSequence(6),
+                            bytes: 4096,
+                            entries: 0,
+                            inner_crc: 0,
+                        };
+                        let expected = sequence == 8
+                            && hash == 99
+                            && (incarnation == 3 || (incarnation == 4 && kind == FrameKind::Recovered));
+                        assert_eq!(follows(&before, &header, kind), expected, "{header:?} {kind:?}");
+                    }
+                }
+            }
+        }
+    }
+}
