@@ -78,10 +78,6 @@ impl Checkpoints {
         self.newest
     }
 
-    pub(super) fn older(&self) -> Kept {
-        self.older
-    }
-
     pub(super) fn bytes_since(&self) -> u64 {
         self.bytes_since
     }

@@ -256,7 +256,7 @@ impl Cycles {
         assert!(self.whole <= self.in_flight.len());
         let whole = self.in_flight.iter().take(self.whole);
         assert!(whole.clone().all(|c| c.writes_left == 0));
-        if let (Some(flush), Some(last)) = (&self.flush, whole.last()) {
+        if let (Some(flush), Some(last)) = (&self.flush, whole.clone().next_back()) {
             assert!(flush.upto <= last.sequence, "a flush covers whole cycles only");
         }
     }

@@ -166,8 +166,8 @@ impl Recovery {
     fn run(disk: &mut dyn Disk, boot: &ShardBoot) -> Result<Recovery, OpenError> {
         let mut ring = Ring::open(disk, boot)?;
         let (slots, found) = read_slots(disk, boot)?;
-        let (newest, older) = choose(boot, &found)?;
-        let (slot, header, body) = newest;
+        let [newest, older] = choose(boot, &found)?;
+        let (slot, header, body) = (newest.0, &newest.1, &newest.2);
         let refused =
             |cause| OpenError::Refused { file: slot_path(&boot.root, boot.identity.journal, slot), cause };
         let config = SegmentsConfig {
@@ -195,9 +195,9 @@ impl Recovery {
             memory: Memory::default(),
             newest: kept_of(header, body),
             newest_end: header.next_at,
-            older: kept_of(older.1, older.2),
+            older: kept_of(&older.1, &older.2),
             next_slot: (0..SLOTS).find(|s| !older_slots.contains(s)).expect("two of three slots are kept"),
-            held: held_by(older.1, older.2, header.sequence),
+            held: held_by(&older.1, &older.2, header.sequence),
             last: link,
             head: header.next_at,
             mark,
@@ -607,21 +607,14 @@ fn read_slots(disk: &mut dyn Disk, boot: &ShardBoot) -> Result<(Vec<DiskFile>, V
 }
 
 /// The newest whole checkpoint and the next older one, or the same twice.
-fn choose<'a>(
-    boot: &ShardBoot,
-    found: &'a [SlotFound],
-) -> Result<
-    ((u32, &'a CheckpointHeader, &'a CheckpointBody), (u32, &'a CheckpointHeader, &'a CheckpointBody)),
-    OpenError,
-> {
-    let Some((slot, header, body)) = found.first() else {
+fn choose<'a>(boot: &ShardBoot, found: &'a [SlotFound]) -> Result<[&'a SlotFound; 2], OpenError> {
+    let Some(newest) = found.first() else {
         return Err(OpenError::Refused {
             file: slot_path(&boot.root, boot.identity.journal, 0),
             cause: "none of the three checkpoints is whole: the state of the shard is not known".into(),
         });
     };
-    let (older_slot, older_header, older_body) = found.get(1).unwrap_or(&found[0]);
-    Ok(((*slot, header, body), (*older_slot, older_header, older_body)))
+    Ok([newest, found.get(1).unwrap_or(newest)])
 }
 
 fn places_of(body: &CheckpointBody) -> impl Iterator<Item = (FrameSequence, u64)> + '_ {

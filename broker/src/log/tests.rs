@@ -110,7 +110,7 @@ impl Bench {
     }
 
     fn append(&mut self, log: TopicPartition, batch: IncomingBatch) -> Result<Appended, AppendRefused> {
-        let appended = self.logs.append(self.drive.now(), log, &[batch.clone()])?;
+        let appended = self.logs.append(self.drive.now(), log, std::slice::from_ref(&batch))?;
         if !appended.duplicate {
             let rest = batch.view[21..].to_vec();
             self.appended.entry(log).or_default().push((appended.end, rest));
