@@ -241,7 +241,13 @@ impl Journal {
 
     /// The file of the ring that holds a place, and the place within it.
     pub(super) fn file_of(&self, at: u64) -> (File, u64) {
-        (ring_file((at / self.file_bytes) as u32), at % self.file_bytes)
+        let (index, within) = self.index_of(at);
+        (ring_file(index), within)
+    }
+
+    /// Likewise, by the file's number in the ring.
+    pub(super) fn index_of(&self, at: u64) -> (u32, u64) {
+        ((at / self.file_bytes) as u32, at % self.file_bytes)
     }
 
     pub(super) fn identity(&self) -> JournalIdentity {

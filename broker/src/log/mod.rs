@@ -17,6 +17,7 @@ pub mod flush_rule;
 mod handles;
 mod index;
 pub mod journal;
+pub mod moved;
 mod pending;
 mod pool;
 mod pump;

@@ -16,7 +16,7 @@ use tidegate_protocol::disk::frame::{Frame, FrameBuilder, FrameHeader};
 use tidegate_protocol::disk::run::RunHeader;
 use tidegate_protocol::disk::{BLOCK, whole_blocks};
 use tidegate_protocol::extent::{ExtentHeader, identity_crc};
-use tidegate_protocol::ids::{FileId, FrameSequence, Incarnation, TopicPartition};
+use tidegate_protocol::ids::{FileId, FrameSequence, Incarnation, Offset, TopicPartition};
 use tidegate_reactor::buffer::Buffer;
 use tidegate_reactor::disk::{Disk, DiskFile};
 use tidegate_reactor::op::Fault;
@@ -24,6 +24,7 @@ use tidegate_reactor::op::Fault;
 use super::checkpoint::{Checkpoints, Kept};
 use super::flush_rule::FlushRule;
 use super::journal::{HeldFrame, Journal, JournalEnd, SLOTS, ring_path, slot_path};
+use super::moved::{MovedLog, ShardState};
 use super::recent::{Memory, TailExtent};
 use super::segment::{FlushReach, Rot, Segments, SegmentsConfig};
 use super::state::{Contradiction, Log, OPTIONS_UNKNOWN, identity_of};
@@ -133,7 +134,7 @@ pub(super) fn open(disk: &mut dyn Disk, boot: ShardBoot) -> Result<Logs, OpenErr
 }
 
 /// The state of a shard as it was found.
-struct Recovery {
+pub(super) struct Recovery {
     ring: Ring,
     slots: Vec<DiskFile>,
     logs: BTreeMap<TopicPartition, Log>,
@@ -163,7 +164,7 @@ struct ChainFrame {
 }
 
 impl Recovery {
-    fn run(disk: &mut dyn Disk, boot: &ShardBoot) -> Result<Recovery, OpenError> {
+    pub(super) fn run(disk: &mut dyn Disk, boot: &ShardBoot) -> Result<Recovery, OpenError> {
         let mut ring = Ring::open(disk, boot)?;
         let (slots, found) = read_slots(disk, boot)?;
         let [newest, older] = choose(boot, &found)?;
@@ -390,18 +391,9 @@ impl Recovery {
         Ok(())
     }
 
-    /// Ends the recovery on disk, and hands the state over.
+    /// Ends the recovery on disk, and hands the state over to logs that serve.
     fn into_logs(mut self, disk: &mut dyn Disk, boot: ShardBoot) -> Result<Logs, OpenError> {
-        let held =
-            self.held.iter().map(|(sequence, at)| HeldFrame { sequence: *sequence, at: *at }).collect();
-        let end = JournalEnd {
-            last: self.last.sequence,
-            hash: self.last.hash,
-            head: self.head,
-            held,
-            marked: self.mark.min(self.last.sequence),
-        };
-        let mut journal = Journal::new(boot.identity, boot.incarnation, &boot.limits, end);
+        let mut journal = self.journal(&boot);
         let condition = match self.read_only.take() {
             Some(cause) => Condition::ReadOnly { cause },
             None => {
@@ -415,9 +407,7 @@ impl Recovery {
             _ => Rot::Absent,
         };
         self.segments.opened(disk, rot)?;
-        for file in self.slots.drain(..).chain(self.ring.files.drain(..)) {
-            disk.close(file);
-        }
+        self.close(disk);
         let since = journal.bytes_behind_head(self.newest_end % boot.limits.ring_bytes());
         let checkpoints = Checkpoints::new(self.newest, self.older, self.next_slot, since);
         let mut logs = Logs::assembled(boot, journal, checkpoints, self.memory, self.segments, condition);
@@ -425,6 +415,48 @@ impl Recovery {
             logs.insert(log);
         }
         Ok(logs)
+    }
+
+    /// Ends the recovery on disk, and hands the state over to another journal.
+    pub(super) fn into_state(
+        mut self,
+        disk: &mut dyn Disk,
+        boot: &ShardBoot,
+    ) -> Result<ShardState, OpenError> {
+        let mut journal = self.journal(boot);
+        if let Some(cause) = self.read_only.take() {
+            return Err(OpenError::Refused { file: self.ring.path_of(boot, self.head), cause });
+        }
+        self.end_recovery(disk, boot, &mut journal)?;
+        self.close(disk);
+        let moved = |log: &Log| MovedLog {
+            state: log.state(),
+            extents: log
+                .small
+                .iter()
+                .map(|e| log.tail.extent(Offset(e.base)).expect("it was loaded").view.clone())
+                .collect(),
+        };
+        Ok(ShardState { logs: self.logs.values().map(moved).collect(), files: self.segments.state() })
+    }
+
+    fn journal(&self, boot: &ShardBoot) -> Journal {
+        let held =
+            self.held.iter().map(|(sequence, at)| HeldFrame { sequence: *sequence, at: *at }).collect();
+        let end = JournalEnd {
+            last: self.last.sequence,
+            hash: self.last.hash,
+            head: self.head,
+            held,
+            marked: self.mark.min(self.last.sequence),
+        };
+        Journal::new(boot.identity, boot.incarnation, &boot.limits, end)
+    }
+
+    fn close(&mut self, disk: &mut dyn Disk) {
+        for file in self.slots.drain(..).chain(self.ring.files.drain(..)) {
+            disk.close(file);
+        }
     }
 
     /// Writes the frame `recovered`, which repeats the old mark, and flushes everything that was kept above it.

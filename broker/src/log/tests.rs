@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use tidegate_protocol::batch::{BatchBuilder, BatchOrigin, BatchView};
+use tidegate_protocol::disk::checkpoint::LogState;
 use tidegate_protocol::disk::frame::JournalIdentity;
 use tidegate_protocol::ids::{
     ClusterId, Incarnation, JournalId, NodeId, Offset, PartitionId, ProducerEpoch, ProducerId, Sequence,
@@ -15,7 +16,7 @@ use tidegate_reactor::op::Fault;
 
 use super::answer::{AppendRefused, Appended, IncomingBatch, Outcome, ReadStart};
 use super::flush_rule::FlushRule;
-use super::{LogOptions, Logs, ShardBoot, journal};
+use super::{LogOptions, Logs, ShardBoot, journal, moved};
 use crate::limits::{FileLimits, Limits};
 use crate::testdisk::TestDrive;
 
@@ -495,6 +496,35 @@ fn a_damaged_frame_above_the_mark_is_the_end_of_the_log() {
     bench.settle();
     bench.restart(Some(3));
     assert_eq!(bench.verify_tails(), 3);
+}
+
+#[test]
+fn a_state_that_was_moved_into_another_journal_is_the_same_there() {
+    let mut bench = started(Bench::with_logs(LIMITS, 4));
+    for step in 0..60 {
+        bench
+            .append(log(step % 4), batch(1, 3000 - 49 * step as usize, BatchOrigin::NONE, step as u64))
+            .expect("room");
+        bench.settle();
+    }
+    bench.restart(None);
+    bench.settle();
+    bench.drive.close_all();
+    let old = boot(LIMITS, 3);
+    let state = moved::take(&mut bench.drive.disk, &old).expect("it recovers");
+    assert_eq!(state.logs.len(), 4);
+    let identity = JournalIdentity { journal: JournalId(2), ..old.identity };
+    let new = ShardBoot { identity, incarnation: Incarnation(3), ..old };
+    moved::found(&mut bench.drive.disk, &new, &state).expect("it fits");
+    bench.drive.power_loss(11);
+    bench.incarnation = 4;
+    bench.logs = Logs::open(&mut bench.drive.disk, ShardBoot { incarnation: Incarnation(4), ..new })
+        .expect("it opens");
+    bench.logs.check();
+    assert!(bench.verify_tails() > 0);
+    let plain = |state: LogState| (state.partition, state.start, state.appended, state.extents.len());
+    let found: Vec<_> = bench.logs.by_id.values().map(|i| plain(bench.logs.log(*i).state())).collect();
+    assert_eq!(found, state.logs.into_iter().map(|l| plain(l.state)).collect::<Vec<_>>());
 }
 
 #[test]
