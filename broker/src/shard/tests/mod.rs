@@ -4,6 +4,7 @@ mod connection;
 mod fetch;
 mod orders;
 mod produce;
+mod restart;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -53,6 +54,7 @@ struct Node {
     disk: TestDisk,
     sockets: BTreeMap<Socket, Pipe>,
     now: Now,
+    parts: Parts,
 }
 
 struct Core {
@@ -86,24 +88,53 @@ impl Node {
         for dir in ["data/journal", "data/files"] {
             disk.create_dir(dir.as_ref()).expect("an empty directory");
         }
-        let shards = (0..shard_count)
-            .map(|shard| Core {
-                shard: Shard::new(parts(&mut disk, shard, shard_count, limits, storage)),
-                events: Vec::new(),
-                files: BTreeMap::new(),
-                timers: Vec::new(),
-                reports: Vec::new(),
-                stopped: false,
-            })
-            .collect();
-        let now = Now { mono_ns: 1, wall_ms: 1_700_000_000_000 };
-        let mut node = Node { shards, disk, sockets: BTreeMap::new(), now };
+        for shard in 0..shard_count {
+            journal::create(&mut disk, "data".as_ref(), identity(shard), Incarnation(0), &Limits::SMALL)
+                .expect("an empty directory");
+        }
+        Node::start(disk, Parts { shard_count, limits, storage, incarnation: 3 })
+    }
+
+    fn start(mut disk: TestDisk, parts: Parts) -> Node {
+        let core = |shard| Core {
+            shard: Shard::new(parts.of(shard, &mut disk)),
+            events: Vec::new(),
+            files: BTreeMap::new(),
+            timers: Vec::new(),
+            reports: Vec::new(),
+            stopped: false,
+        };
+        let shards = (0..parts.shard_count).map(core).collect();
+        let now = Now { mono_ns: 1, wall_ms: 1_700_000_000_000 + i64::from(parts.incarnation) };
+        let mut node = Node { shards, disk, sockets: BTreeMap::new(), now, parts };
         node.settle();
         for (shard, core) in node.shards.iter().enumerate() {
             let serving = Report::Serving { shard: ShardId(shard as u16) };
             assert_eq!(core.reports, [format!("{serving:?}")]);
         }
         node
+    }
+
+    /// Stops all shards in order and starts them again.
+    fn restart(mut self) -> Node {
+        for core in &mut self.shards {
+            core.events.push(Event::Order { letter: Box::new(Order::Stop) });
+        }
+        self.settle();
+        self.pass(200);
+        assert!(self.shards.iter().all(|core| core.stopped));
+        self.start_again()
+    }
+
+    /// Takes the power away and starts again: what was not flushed may be lost.
+    fn lose_power(mut self, seed: u64) -> Node {
+        self.disk.power_loss(seed);
+        self.start_again()
+    }
+
+    fn start_again(self) -> Node {
+        let incarnation = self.parts.incarnation + 1;
+        Node::start(self.disk, Parts { incarnation, ..self.parts })
     }
 
     /// Turns every shard until nothing happens any more without time passing.
@@ -289,37 +320,44 @@ impl Pipe {
     }
 }
 
-fn parts(
-    disk: &mut TestDisk,
-    shard: u16,
+/// What the shards of a node have in common.
+#[derive(Clone, Copy)]
+struct Parts {
     shard_count: u16,
     limits: ShardLimits,
     storage: Storage,
-) -> ShardParts {
-    let cluster = ClusterId([7; 16]);
-    let boot = ShardBoot {
-        root: PathBuf::from("data"),
-        identity: JournalIdentity { cluster, node: NodeId(1), journal: JournalId(u32::from(shard)) },
-        incarnation: Incarnation(3),
-        shard: ShardId(shard),
-        limits: Limits::SMALL,
-        flush_rule: FlushRule::OneFlush,
-    };
-    journal::create(disk, &boot.root, boot.identity, Incarnation(0), &boot.limits)
-        .expect("an empty directory");
-    ShardParts {
-        shard: ShardId(shard),
-        shard_count,
-        node: NodeId(1),
-        cluster,
-        incarnation: Incarnation(3),
-        seed: 42,
-        limits,
-        facts: vec![("version".to_owned(), "test".to_owned())],
-        advertised: vec![":0".to_owned(); usize::from(shard_count)],
-        storage,
-        logs: Logs::open(disk, boot).expect("an empty directory"),
+    incarnation: u32,
+}
+
+impl Parts {
+    fn of(&self, shard: u16, disk: &mut TestDisk) -> ShardParts {
+        let incarnation = Incarnation(self.incarnation);
+        let boot = ShardBoot {
+            root: PathBuf::from("data"),
+            identity: identity(shard),
+            incarnation,
+            shard: ShardId(shard),
+            limits: Limits::SMALL,
+            flush_rule: FlushRule::OneFlush,
+        };
+        ShardParts {
+            shard: ShardId(shard),
+            shard_count: self.shard_count,
+            node: NodeId(1),
+            cluster: ClusterId([7; 16]),
+            incarnation,
+            seed: 42 + u64::from(self.incarnation),
+            limits: self.limits,
+            facts: vec![("version".to_owned(), "test".to_owned())],
+            advertised: vec![":0".to_owned(); usize::from(self.shard_count)],
+            storage: self.storage,
+            logs: Logs::open(disk, boot).expect("what was written can be read"),
+        }
     }
+}
+
+fn identity(shard: u16) -> JournalIdentity {
+    JournalIdentity { cluster: ClusterId([7; 16]), node: NodeId(1), journal: JournalId(u32::from(shard)) }
 }
 
 /// A client that is spoken to frame by frame.

@@ -1,0 +1,129 @@
+//! What is there again after a stop or a loss of power.
+
+use super::*;
+
+fn metadata(node: &mut Node, client: &mut Client) -> Vec<(String, usize)> {
+    let reply: MetadataReply =
+        client.ask(node, Api::Metadata, |c, out| MetadataRequest::All.encode(c, out), MetadataReply::decode);
+    reply.topics.into_iter().map(|topic| (topic.name, topic.partitions.len())).collect()
+}
+
+fn init(node: &mut Node, client: &mut Client) -> ProducerInitReply {
+    let request = ProducerInitRequest { transactional_id: None, transaction_timeout_ms: 0, producer: None };
+    client.ask(node, Api::ProducerInit, |c, out| request.encode(c, out), ProducerInitReply::decode)
+}
+
+fn commit(node: &mut Node, client: &mut Client, log: TopicPartition, offset: i64) {
+    let stored = StoredOffset {
+        partition: log,
+        offset: Offset(offset),
+        leader_epoch: LeaderEpoch(3),
+        metadata: String::new(),
+    };
+    let commit = OffsetCommitRequest {
+        group: "g".to_owned(),
+        generation: -1,
+        member: String::new(),
+        offsets: vec![stored],
+    };
+    let reply: OffsetCommitReply =
+        client.ask(node, Api::OffsetCommit, |c, out| commit.encode(c, out), OffsetCommitReply::decode);
+    assert_eq!(reply.results, [None]);
+}
+
+fn committed(node: &mut Node, client: &mut Client) -> Vec<i64> {
+    let fetch = OffsetFetchRequest { group: "g".to_owned(), partitions: Vec::new() };
+    let reply: OffsetFetchReply =
+        client.ask(node, Api::OffsetFetch, |c, out| fetch.encode(c, out), OffsetFetchReply::decode);
+    reply.offsets.iter().map(|stored| stored.offset.0).collect()
+}
+
+/// Topics, records, stored offsets, producer ids and the memory of repetitions, over an end of the given kind.
+fn everything_is_there_again(end: impl Fn(Node) -> Node) {
+    let mut node = Node::new(2);
+    let mut client = node.connect(Some(0));
+    let topic = node.create(&mut client, "kept", 2, &[("retention.ms", "-1")]);
+    node.create(&mut client, "gone", 3, &[]);
+    let gone = DeleteTopicRequest { name: "gone".to_owned() };
+    client.ask(
+        &mut node,
+        Api::DeleteTopic,
+        |c, out| gone.encode(c, out),
+        |f| Done::decode(f, Api::DeleteTopic),
+    );
+    let producer = init(&mut node, &mut client);
+    let first = batch_of(3, 10, origin(producer, 0));
+    for partition in 0..2 {
+        client.produce(&mut node, log(topic, partition), Acks::Leader, &first);
+    }
+    node.settle();
+    assert!(client.produced(&mut node).is_ok() && client.produced(&mut node).is_ok());
+    commit(&mut node, &mut client, log(topic, 0), 2);
+
+    let mut node = end(node);
+    let mut client = node.connect(Some(1));
+    assert_eq!(metadata(&mut node, &mut client), [("kept".to_owned(), 2)]);
+    assert_eq!(committed(&mut node, &mut client), [2]);
+    assert!(
+        init(&mut node, &mut client).producer_id > producer.producer_id,
+        "an id is never given out again"
+    );
+    for partition in 0..2 {
+        client.produce(&mut node, log(topic, partition), Acks::Leader, &first);
+        client.produce(&mut node, log(topic, partition), Acks::Leader, &batch_of(1, 10, origin(producer, 3)));
+    }
+    node.settle();
+    for _ in 0..4 {
+        let reply = client.produced(&mut node).expect("a repetition, or the next in sequence");
+        assert!(
+            matches!((reply.base_offset, reply.record_count), (Offset(0), 3) | (Offset(3), 1)),
+            "{reply:?}"
+        );
+    }
+    for partition in 0..2 {
+        let owner = u16::from(node.shards[1].shard.partitions.contains_key(&log(topic, partition)));
+        let mut reader = node.connect(Some(owner));
+        reader.subscribe(&mut node, 1, log(topic, partition), 0, 1 << 20);
+        let heard = reader.heard(&node);
+        assert_eq!(heard.last().map(String::as_str), Some("caught_up 1 4"), "{heard:?}");
+    }
+    assert!(node.shards.iter().all(|core| core.shard.partitions.keys().all(|log| log.topic == topic)));
+}
+
+#[test]
+fn after_a_clean_stop_everything_is_there_again() {
+    everything_is_there_again(Node::restart);
+}
+
+#[test]
+fn after_a_loss_of_power_everything_acknowledged_is_there_again() {
+    for seed in 1..20 {
+        everything_is_there_again(|node| node.lose_power(seed));
+    }
+}
+
+#[test]
+fn several_ends_after_another_lose_nothing() {
+    everything_is_there_again(|node| node.lose_power(1).restart().lose_power(2).lose_power(3).restart());
+}
+
+#[test]
+fn a_snapshot_of_an_internal_log_is_enough_to_start_from() {
+    let limits = ShardLimits { snapshot_bytes_min: 3_000, ..ShardLimits::default() };
+    for seed in 1..6 {
+        let mut node = Node::with(1, limits, Storage::Durable);
+        let mut client = node.connect(None);
+        let topic = node.create(&mut client, "t", 1, &[]);
+        for offset in 0..60 {
+            commit(&mut node, &mut client, log(topic, 0), offset);
+        }
+        assert!(node.shards[0].shard.stats.snapshots > 1);
+        let mut node = node.lose_power(seed);
+        let mut client = node.connect(None);
+        assert_eq!(committed(&mut node, &mut client), [59]);
+        commit(&mut node, &mut client, log(topic, 0), 60);
+        let mut node = node.restart();
+        let mut client = node.connect(None);
+        assert_eq!(committed(&mut node, &mut client), [60]);
+    }
+}
