@@ -164,6 +164,14 @@ impl Limits {
         self.ring_bytes() / 10
     }
 
+    /// The part of that reserve which only the frames that end recoveries may use, so that a shard that fails again and
+    /// again can always be recovered.
+    pub const fn ring_recovery_bytes(&self) -> u64 {
+        const LEAST: u64 = 4 * tidegate_protocol::disk::BLOCK as u64;
+        let part = self.ring_bytes() / 64;
+        if part > LEAST { part } else { LEAST }
+    }
+
     /// Whether the bounds fit together; the text says which does not.
     pub const fn check(&self) -> Result<(), &'static str> {
         const BLOCK: usize = tidegate_protocol::disk::BLOCK;

@@ -152,6 +152,7 @@ pub(super) struct Recovery {
     /// Data files that a kept frame above the mark names.
     unflushed_files: BTreeSet<FileId>,
     read_only: Option<String>,
+    wall_ms: i64,
 }
 
 /// A frame of the chain behind the checkpoint.
@@ -161,6 +162,7 @@ struct ChainFrame {
     header: FrameHeader,
     hash: u64,
     runs: Vec<RunMark>,
+    kind: FrameKind,
 }
 
 impl Recovery {
@@ -204,6 +206,7 @@ impl Recovery {
             mark,
             unflushed_files: BTreeSet::new(),
             read_only: None,
+            wall_ms: body.wall_ms,
         };
         recovery.held.extend(places_of(body));
         recovery.keep(disk, boot, chain)?;
@@ -214,6 +217,8 @@ impl Recovery {
     /// Goes through the chain and does what the table says.
     fn keep(&mut self, disk: &mut dyn Disk, boot: &ShardBoot, chain: Chain) -> Result<(), OpenError> {
         let mut frames = chain.frames.into_iter();
+        let mut before = (self.last, self.head);
+        let mut unfollowed = false;
         while let Some(frame) = frames.next() {
             let level = self.level(frame.header.sequence);
             let runs = match level {
@@ -221,18 +226,28 @@ impl Recovery {
                 Level::AboveMark => runs_of(disk, boot, &frame.runs)?,
             };
             match decide(NextFrame::Follows, runs, level) {
-                Decision::Keep | Decision::KeepAndRefuseRange => self.replay(disk, boot, &frame)?,
+                Decision::Keep | Decision::KeepAndRefuseRange => {
+                    before = (self.last, self.head);
+                    unfollowed = frame.kind == FrameKind::Recovered && level == Level::AboveMark;
+                    self.replay(disk, boot, &frame)?;
+                }
                 Decision::EndOfLog => {
                     for run in frame.runs.iter().chain(frames.flat_map(|f| f.runs).collect::<Vec<_>>().iter())
                     {
                         self.segments.seal(run.file);
                     }
-                    return Ok(());
+                    break;
                 }
                 Decision::ReadOnly => unreachable!("a frame that follows is not the reason"),
             }
         }
         let expected = FrameSequence(self.last.sequence.0 + 1);
+        if unfollowed {
+            // It says nothing but that a recovery ended here. The new one takes its place, so that recoveries that are cut
+            // short again and again do not fill the ring.
+            self.held.remove(&self.last.sequence);
+            (self.last, self.head) = before;
+        }
         match decide(chain.end, Runs::Whole, self.level(expected)) {
             Decision::EndOfLog => Ok(()),
             Decision::ReadOnly => self.damaged(boot, expected, chain.end),
@@ -399,6 +414,9 @@ impl Recovery {
             None => {
                 self.end_recovery(disk, &boot, &mut journal)?;
                 self.segments.on_marked(self.mark);
+                if journal.free_bytes() < boot.limits.ring_reserve_bytes() {
+                    self.checkpoint(disk, &boot, &mut journal)?;
+                }
                 Condition::Serving
             }
         };
@@ -457,6 +475,40 @@ impl Recovery {
         for file in self.slots.drain(..).chain(self.ring.files.drain(..)) {
             disk.close(file);
         }
+    }
+
+    /// Checkpoints what was recovered, twice, so that the older kept one frees what it can: a shard that fails before it
+    /// comes to that would fill its ring start by start.
+    fn checkpoint(
+        &mut self,
+        disk: &mut dyn Disk,
+        boot: &ShardBoot,
+        journal: &mut Journal,
+    ) -> Result<(), OpenError> {
+        let header = CheckpointHeader {
+            identity: boot.identity,
+            incarnation: boot.incarnation,
+            sequence: journal.last_sequence(),
+            hash: journal.last_hash(),
+            next_at: journal.head(),
+        };
+        let logs = self.logs.values().map(Log::state).collect();
+        let body = CheckpointBody { logs, files: self.segments.state(), wall_ms: self.wall_ms };
+        let image = checkpoint::encode(&header, &body);
+        if image.len() as u64 > boot.limits.checkpoint_slot_bytes {
+            return Ok(());
+        }
+        let image = Buffer::copy_of(&image);
+        for _ in 0..2 {
+            let file = self.slots[self.next_slot as usize];
+            disk.write(file, 0, &image)?;
+            disk.flush(file)?;
+            (self.older, self.newest) = (self.newest, kept_of(&header, &body));
+            self.newest_end = header.next_at;
+            self.next_slot = (self.next_slot + 1) % SLOTS;
+        }
+        journal.free_below(self.older.bound);
+        Ok(())
     }
 
     /// Writes the frame `recovered`, which repeats the old mark, and flushes everything that was kept above it.
@@ -745,7 +797,7 @@ fn frame_at(
         _ => None,
     });
     let (runs, hash) = (runs.collect(), frame.hash);
-    Ok(Ok(ChainFrame { at, bytes: header.bytes as usize, header, hash, runs }))
+    Ok(Ok(ChainFrame { at, bytes: header.bytes as usize, header, hash, runs, kind }))
 }
 
 /// The highest mark of any frame of this journal above `newest` that lies within reach behind the end of the chain.

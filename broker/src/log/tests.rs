@@ -499,6 +499,29 @@ fn a_damaged_frame_above_the_mark_is_the_end_of_the_log() {
 }
 
 #[test]
+fn a_shard_that_fails_again_and_again_can_always_be_recovered() {
+    for seed in 1..6 {
+        let mut bench = started(Bench::with_logs(LIMITS, 4));
+        let mut dice = Dice(seed * 31);
+        for life in 0..400 {
+            bench.drive.pass(LIMITS.mark_after_ns + 1);
+            for _ in 0..dice.roll(4) {
+                let _ = bench.append(log(dice.roll(4) as i32), batch(1, 1500, BatchOrigin::NONE, life));
+                bench.turn(dice.roll(4) as usize);
+            }
+            let power = (dice.roll(3) > 0).then(|| 1 + dice.roll(1 << 30));
+            bench.restart(power);
+        }
+        bench.settle();
+        assert!(bench.logs.room().bytes > 0);
+        bench.append(log(0), batch(1, 100, BatchOrigin::NONE, 0)).expect("it goes on");
+        bench.settle();
+        bench.restart(Some(1));
+        bench.verify_tails();
+    }
+}
+
+#[test]
 fn a_state_that_was_moved_into_another_journal_is_the_same_there() {
     let mut bench = started(Bench::with_logs(LIMITS, 4));
     for step in 0..60 {
