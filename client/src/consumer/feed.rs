@@ -284,17 +284,17 @@ impl<'a> Link<'a> {
             );
             return Err(Error::new(ErrorKind::Protocol, cause));
         }
-        let (place, fetched, until) = {
+        let (place, fetched, until, from_time_ms) = {
             let state = self.inner.lock();
             let source = &state.sources[source];
-            (source.place, source.fetched, source.until)
+            (source.place, source.fetched, source.until, source.from_time_ms)
         };
         let end = match verify(&head, &body, fetched) {
             Ok(end) => end,
             Err(error) => return self.on_damage(source, fetched, error, damage),
         };
         *damage = Damage::default();
-        let chunk = Chunk {
+        let mut chunk = Chunk {
             source,
             partition: place.partition,
             bytes: body,
@@ -302,7 +302,13 @@ impl<'a> Link<'a> {
             end,
             append_time_ms: head.append_time_first_ms,
         };
-        let waker = self.inner.lock().received(chunk, head.committed);
+        let found = from_time_ms.is_none_or(|time_ms| chunk.begin_at(time_ms));
+        let mut state = self.inner.lock();
+        if found {
+            state.sources[source].from_time_ms = None;
+        }
+        let waker = state.received(chunk, head.committed);
+        drop(state);
         waker.into_iter().for_each(Waker::wake);
         Ok(())
     }

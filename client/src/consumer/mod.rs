@@ -150,7 +150,11 @@ impl ConsumerBuilder {
         if let Until::Offset(offset) = self.until {
             ends.fill(Some(offset));
         }
-        let state = State::new(&route, &starts, &ends, self.prefetch_bytes);
+        let from_time_ms = match self.start {
+            Some(Start::RecordTime(time_ms)) => Some(time_ms),
+            _ => None,
+        };
+        let state = State::new(&route, &starts, &ends, from_time_ms, self.prefetch_bytes);
         let inner = Inner {
             client: self.client,
             topic: self.topic,

@@ -45,6 +45,29 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
+    /// Wants nothing before the first record at or after this time. Returns whether there is one in the chunk. The broker
+    /// finds the batch; which record of it that is, only its reader can see.
+    pub(crate) fn begin_at(&mut self, time_ms: i64) -> bool {
+        let (bytes, (from, until)) = (self.bytes.clone(), self.wanted);
+        while let Some(batch) = self.next_batch() {
+            // What cannot be read is told to the application when it reads it.
+            let Ok(mut records) = batch.records() else { break };
+            let found =
+                records.find(|record| !matches!(record, Ok(record) if record.timestamp_ms() < time_ms));
+            if let Some(record) = found {
+                self.bytes = bytes;
+                self.wanted = (record.map_or(from, |record| record.offset()), until);
+                return true;
+            }
+        }
+        let unreadable = !self.bytes.is_empty();
+        self.bytes = bytes;
+        if !unreadable {
+            self.wanted = (self.end, until);
+        }
+        unreadable
+    }
+
     /// The next batch with records that are wanted.
     pub(crate) fn next_batch(&mut self) -> Option<Batch> {
         while !self.bytes.is_empty() {
@@ -91,6 +114,8 @@ pub(crate) struct Source {
     pub(crate) fetched: Offset,
     pub(crate) committed: Offset,
     pub(crate) until: Option<Offset>,
+    /// The application wants nothing before the first record with this timestamp, which is still to be found.
+    pub(crate) from_time_ms: Option<i64>,
     caught_up: bool,
     waiting: usize,
     /// Bytes taken by the application since the last credit.
@@ -123,10 +148,12 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Invariant of the arguments: one start and one end for each partition of the route.
     pub(crate) fn new(
         route: &Route,
         starts: &[Offset],
         ends: &[Option<Offset>],
+        from_time_ms: Option<i64>,
         prefetch_bytes: usize,
     ) -> State {
         let sources = route.partitions.iter().zip(starts).zip(ends).map(|((known, &start), &until)| Source {
@@ -137,6 +164,7 @@ impl State {
             fetched: start,
             committed: until.unwrap_or(start),
             until,
+            from_time_ms,
             caught_up: false,
             waiting: 0,
             taken: 0,
@@ -257,11 +285,17 @@ impl State {
         let source = &mut self.sources[chunk.source];
         source.fetched = chunk.end;
         source.committed = source.committed.max(committed);
-        source.caught_up = false;
+        // Who reads along at the tail is not told by a frame of its own that this was all.
+        source.caught_up = source.fetched >= committed;
+        let (index, caught_up) = (chunk.source, source.caught_up);
         if source.until.is_some_and(|until| source.fetched >= until) {
-            self.end(chunk.source);
+            self.end(index);
         }
-        self.push(Item::Chunk(chunk))
+        let waker = self.push(Item::Chunk(chunk));
+        if caught_up {
+            self.queue.push_back(Item::CaughtUp(index));
+        }
+        waker
     }
 
     /// The broker has nothing more for now.

@@ -80,9 +80,7 @@ async fn reroute(inner: &Arc<Inner>) {
             inner.set_route(&route, identity);
         }
         Ok(Err(error)) if !error.is_retriable() && error.code().is_some() => {
-            let mut done = Vec::new();
-            inner.lock().queues.iter_mut().for_each(|queue| queue.fail_all(&error, &mut done));
-            inner.complete(done);
+            inner.with(|state, done| state.queues.iter_mut().for_each(|queue| queue.fail_all(&error, done)));
         }
         Ok(Err(error)) => inner.lock().last_cause = error.to_string(),
         Err(_) => {}
@@ -90,17 +88,15 @@ async fn reroute(inner: &Arc<Inner>) {
 }
 
 fn expire(inner: &Inner, lane: usize) {
-    let mut done = Vec::new();
-    let mut state = inner.lock();
-    let cause = state.last_cause.clone();
     let now = Instant::now();
-    if let Some(oldest) = now.checked_sub(state.settings.delivery_timeout) {
-        state.queues.iter_mut().filter(|queue| queue.lane == lane).for_each(|queue| {
-            queue.expire(now, oldest, &cause, &mut done);
-        });
-    }
-    drop(state);
-    inner.complete(done);
+    inner.with(|state, done| {
+        let Some(oldest) = now.checked_sub(state.settings.delivery_timeout) else { return };
+        let cause = std::mem::take(&mut state.last_cause);
+        for queue in state.queues.iter_mut().filter(|queue| queue.lane == lane) {
+            queue.expire(now, oldest, &cause, done);
+        }
+        state.last_cause = cause;
+    });
 }
 
 /// One connection of a lane.
@@ -234,12 +230,10 @@ impl<'a> Link<'a> {
                 None => None,
                 Some(Ok(bytes)) => Some(bytes),
                 Some(Err(error)) => {
-                    let mut done = Vec::new();
-                    let mut state = self.inner.lock();
-                    state.queues[taken.queue].not_started(error, &mut done);
-                    state.list(taken.queue, now);
-                    drop(state);
-                    self.inner.complete(done);
+                    self.inner.with(|state, done| {
+                        state.queues[taken.queue].not_started(error, done);
+                        state.list(taken.queue, now);
+                    });
                     continue;
                 }
             };
@@ -300,18 +294,18 @@ impl<'a> Link<'a> {
 
     /// Without acknowledgements a batch is done once the kernel has it. Returns whether one was.
     fn hand_over(&mut self) -> bool {
-        let mut done = Vec::new();
+        let mut some = false;
         while let Some(&(end, queue)) = self.unwritten.front() {
             if end > self.connection.written() {
                 break;
             }
             self.unwritten.pop_front();
-            let mut state = self.inner.lock();
-            state.queues[queue].handed_over(&mut done);
-            state.list(queue, Instant::now());
+            some = true;
+            self.inner.with(|state, done| {
+                state.queues[queue].handed_over(done);
+                state.list(queue, Instant::now());
+            });
         }
-        let some = !done.is_empty();
-        self.inner.complete(done);
         some
     }
 
@@ -323,12 +317,12 @@ impl<'a> Link<'a> {
                 let Some(queue) = self.sent_to.remove(&frame.correlation) else { return Ok(()) };
                 backoff.reset();
                 let now = Instant::now();
-                let mut done = Vec::new();
-                let mut state = self.inner.lock();
-                state.queues[queue].acknowledged(frame.correlation, &reply, now, &mut done)?;
-                state.list(queue, now);
-                drop(state);
-                self.inner.complete(done);
+                self.inner.with(|state, done| {
+                    state.last_cause.clear();
+                    state.queues[queue].acknowledged(frame.correlation, &reply, now, done)?;
+                    state.list(queue, now);
+                    Ok(())
+                })?;
             }
             (Api::Produce, Kind::Error) => self.on_refusal(frame, backoff)?,
             (Api::Credit, Kind::Request) => {
@@ -350,31 +344,30 @@ impl<'a> Link<'a> {
         if error.kind() == ErrorKind::Protocol {
             return Err(error);
         }
-        let mut done = Vec::new();
         if self.acks == Acks::None {
-            self.lost_without_ack(frame.correlation, error, &mut done);
-            self.inner.complete(done);
+            self.lost_without_ack(frame.correlation, error);
             return Ok(());
         }
         let Some(queue) = self.sent_to.remove(&frame.correlation) else { return Err(error) };
         let now = Instant::now();
-        let mut state = self.inner.lock();
-        state.last_cause = error.to_string();
-        let next = state.queues[queue].refused(frame.correlation, error, now + backoff.next(), &mut done)?;
-        state.list(queue, now);
-        drop(state);
+        let next = self.inner.with(|state, done| {
+            state.last_cause = error.to_string();
+            let next = state.queues[queue].refused(frame.correlation, error, now + backoff.next(), done);
+            state.list(queue, now);
+            next
+        })?;
         self.reroute |= next == Next::Reroute;
-        self.inner.complete(done);
         Ok(())
     }
 
     /// A batch that counted as sent was refused: its tickets are gone, the loss is counted and told.
-    fn lost_without_ack(&mut self, correlation: u32, error: Error, done: &mut Vec<Done>) {
+    fn lost_without_ack(&mut self, correlation: u32, error: Error) {
         let Some(at) = self.unanswered.iter().position(|&(sent, ..)| sent == correlation) else { return };
         let (_, partition, record_count) = self.unanswered.remove(at).expect("its place was found");
         self.reroute |= error.retry() == tidegate_protocol::error_code::Retry::OtherNode;
         let event = ProducerEvent::Failed { partition, record_count, error };
-        done.push(Done { slot: None, event, freed: 0, buffer: Bytes::new() });
+        let lost = Done { slot: None, event, freed: 0, buffer: Bytes::new() };
+        self.inner.with(|_, done| done.push(lost));
     }
 
     /// Asks for one identity at a time, in a task of its own, so that answers are taken meanwhile.

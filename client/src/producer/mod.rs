@@ -405,7 +405,8 @@ impl Producer {
     pub async fn flush(&self) -> Result<()> {
         let slots: Vec<_> = {
             let state = self.handle.inner.lock();
-            state.queues.iter().flat_map(|queue| queue.slots().cloned()).collect()
+            let queued = state.queues.iter().flat_map(|queue| queue.slots());
+            queued.chain(&state.telling).cloned().collect()
         };
         let mut failed = None;
         for slot in slots {
@@ -488,31 +489,31 @@ impl Inner {
 
     /// Takes over where the partitions are, and starts the lanes that are missing.
     fn set_route(self: &Arc<Inner>, route: &Route, identity: Option<Identity>) {
-        let mut done = Vec::new();
-        let to_start = self.lock().set_route(route, identity, &mut done);
+        let to_start = self.with(|state, done| state.set_route(route, identity, done));
         for lane in to_start {
             tokio::spawn(lane::run(self.clone(), lane));
         }
-        self.complete(done);
     }
 
-    /// Counts what is done, then tells everybody, without the lock.
-    fn complete(&self, done: Vec<Done>) {
-        if done.is_empty() {
-            return;
-        }
-        let mut freed = 0;
-        let mut told = Vec::with_capacity(done.len());
+    /// Changes the state, counts what is done by that, then tells everybody, without the lock.
+    fn with<R>(&self, change: impl FnOnce(&mut State, &mut Vec<Done>) -> R) -> R {
+        let mut done = Vec::new();
         let mut state = self.lock();
-        for Done { slot, event, freed: bytes, buffer } in done {
-            freed += bytes;
-            state.memory_used -= bytes;
-            state.count(&event);
-            state.recycle(buffer);
-            told.push((slot, event));
+        let result = change(&mut state, &mut done);
+        if done.is_empty() {
+            return result;
+        }
+        let freed: usize = done.iter().map(|done| done.freed).sum();
+        state.memory_used -= freed;
+        // A flush waits for these, although their queues no longer know them.
+        state.telling.retain(|slot| !slot.is_settled());
+        for done in &mut done {
+            state.count(&done.event);
+            state.recycle(std::mem::take(&mut done.buffer));
+            state.telling.extend(done.slot.as_ref().map(|(slot, _)| slot.clone()));
         }
         drop(state);
-        for (slot, event) in told {
+        for Done { slot, event, .. } in done {
             // The observer first: whoever waits for a flush may then look at what it was told.
             if let Some(observer) = &self.observer {
                 observer(&event);
@@ -524,6 +525,7 @@ impl Inner {
         if freed > 0 {
             self.room.notify_waiters();
         }
+        result
     }
 }
 

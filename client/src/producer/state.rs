@@ -97,6 +97,8 @@ pub(crate) struct State {
     pub(crate) phase: Phase,
     pub(crate) memory_used: usize,
     pub(crate) stats: ProducerStats,
+    /// Batches that have left their queues while those who wait for them are being told.
+    pub(crate) telling: Vec<Arc<Slot>>,
     /// The first failure since the last flush.
     pub(crate) first_error: Option<Error>,
     /// Why nothing goes on, for those whose time runs out.
@@ -118,6 +120,7 @@ impl State {
             phase: Phase::Running,
             memory_used: 0,
             stats: ProducerStats::default(),
+            telling: Vec::new(),
             first_error: None,
             last_cause: String::new(),
             sticky: 0,

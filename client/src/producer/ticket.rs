@@ -41,6 +41,10 @@ impl Slot {
         true
     }
 
+    pub(crate) fn is_settled(&self) -> bool {
+        matches!(&*self.lock(), SlotState::Settled(_))
+    }
+
     /// The outcome, or a wake-up when it is there. `place` belongs to the future that asks.
     fn poll(&self, place: &mut Option<usize>, context: &mut Context<'_>) -> Poll<Result<BatchAck>> {
         let mut state = self.lock();
