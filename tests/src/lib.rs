@@ -3,6 +3,7 @@ pub mod contract;
 pub mod crash;
 pub mod kill;
 pub mod ledger;
+pub mod live;
 pub mod partitions;
 pub mod process;
 pub mod sim;

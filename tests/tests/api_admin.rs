@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use tests::live::{CuttingProxy, LiveBroker};
-use tidegate::{Client, ErrorCode, Offset, OffsetQuery, PartitionId, Record, Start, TopicChange, TopicSpec};
+use tidegate::{Client, ErrorCode, Offset, OffsetQuery, PartitionId, Record, TopicChange, TopicSpec};
 
 async fn client(address: impl ToString) -> Client {
     Client::connect(&address.to_string()).await.unwrap()
