@@ -514,6 +514,7 @@ fn a_shard_that_fails_again_and_again_can_always_be_recovered() {
         }
         bench.settle();
         assert!(bench.logs.room().bytes > 0);
+        bench.logs.create(log(0), OPTIONS).expect("room for a log");
         bench.append(log(0), batch(1, 100, BatchOrigin::NONE, 0)).expect("it goes on");
         bench.settle();
         bench.restart(Some(1));
