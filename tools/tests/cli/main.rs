@@ -1,5 +1,6 @@
 //! The command line as a user meets it: real processes, a broker of `tg dev` on a free port.
 
+mod disk;
 mod dump;
 mod world;
 
