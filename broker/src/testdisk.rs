@@ -69,6 +69,11 @@ impl TestDisk {
         }
     }
 
+    /// As if the drive's cache had been flushed.
+    pub(crate) fn all_durable(&mut self) {
+        self.files.values_mut().for_each(|bytes| bytes.durable.clone_from(&bytes.now));
+    }
+
     pub(crate) fn names(&self) -> Vec<String> {
         self.files.keys().map(|p| p.display().to_string()).collect()
     }

@@ -242,11 +242,6 @@ impl FileTable {
         self.files.iter().map(|(file, data)| (*file, data))
     }
 
-    /// Logs that own files, in their order.
-    pub(crate) fn logs(&self) -> &BTreeMap<TopicPartition, VecDeque<FileId>> {
-        &self.by_log
-    }
-
     /// A log's segments with their files, oldest first.
     pub(crate) fn of_log(&self, log: TopicPartition) -> impl DoubleEndedIterator<Item = (FileId, &Segment)> {
         let files = self.by_log.get(&log);

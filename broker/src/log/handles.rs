@@ -88,6 +88,11 @@ impl Handles {
         self.open.get(&file).is_none_or(|handle| handle.users == 0)
     }
 
+    /// Whether no file is on its way to being open or closed.
+    pub(crate) fn all_at_rest(&self) -> bool {
+        self.open.values().all(|handle| handle.state == State::Open)
+    }
+
     /// Whether the file is open.
     pub(crate) fn is_open(&self, file: FileId) -> bool {
         self.open.get(&file).is_some_and(|handle| handle.state == State::Open)

@@ -17,13 +17,13 @@ pub mod flush_rule;
 mod handles;
 mod index;
 pub mod journal;
-pub mod moved;
 mod pending;
 mod pool;
 mod pump;
 pub mod reader;
 mod recent;
 pub mod recover;
+pub mod reshard;
 mod retention;
 mod run_scan;
 pub mod segment;
@@ -54,6 +54,7 @@ use self::pending::{Pending, Staging};
 use self::pump::Quiet;
 use self::reader::{Done, Reader, Time};
 use self::recent::{FindTime, Memory};
+use self::retention::Retention;
 use self::segment::Segments;
 use self::state::{Log, LogIndex};
 use crate::limits::Limits;
@@ -175,6 +176,7 @@ pub struct Logs {
     memory: Memory,
     segments: Segments,
     reader: Reader,
+    retention: Retention,
     next_ticket: u64,
     /// Searches that go on in memory if the data files have nothing.
     finds: BTreeMap<u64, (LogIndex, FindTime)>,
@@ -569,6 +571,7 @@ impl Logs {
         if matches!(self.condition, Condition::Serving) {
             self.condition = Condition::Stopping;
         }
+        self.segments.stop();
     }
 
     /// Whether a stop has come to its end.
@@ -576,6 +579,7 @@ impl Logs {
         let quiet = self.cycles.is_quiet()
             && !self.checkpoints.is_busy()
             && self.opening == 0
+            && self.segments.is_idle()
             && self.reader.is_idle();
         match &self.condition {
             Condition::Serving => false,
@@ -612,6 +616,7 @@ impl Logs {
             ("logs", self.by_id.len() as i64),
         ];
         stats.extend(self.segments.stats());
+        stats.push(("retention_paused", i64::from(self.retention.is_paused())));
         stats
     }
 
@@ -672,6 +677,7 @@ impl Logs {
             memory,
             segments,
             reader,
+            retention: Retention::new(None),
             next_ticket: 0,
             finds: BTreeMap::new(),
             condition,

@@ -121,6 +121,18 @@ impl Pool {
         self.freed.insert((sequence, file));
     }
 
+    /// Somebody has looked at the file itself. One that is not there keeps size 0 and is of no use.
+    pub(crate) fn set_bytes(&mut self, file: FileId, bytes: u64) {
+        if let Some(spare) = self.spares.get_mut(&file) {
+            spare.bytes = bytes;
+        }
+    }
+
+    /// Whether it has no op under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.busy && self.creating.is_none()
+    }
+
     /// Files that no frame has named, with their sizes.
     pub(crate) fn blank(&self) -> impl Iterator<Item = (FileId, u64)> {
         self.spares.iter().map(|(file, spare)| (*file, spare.bytes))
@@ -331,7 +343,7 @@ impl Pool {
             return;
         }
         let mut have = [0; FILE_CLASSES];
-        for spare in self.spares.values() {
+        for spare in self.spares.values().filter(|spare| spare.bytes > 0) {
             have[self.class_of(spare.bytes)] += 1;
         }
         let short = (0..FILE_CLASSES).filter(|c| have[*c] < self.wanted[*c]);
@@ -350,7 +362,8 @@ impl Pool {
             return;
         }
         let blank = |(file, spare): (&FileId, &Spare)| {
-            (spare.stage == Stage::Blank && handles.idle(*file)).then_some((spare.bytes, *file))
+            (spare.stage == Stage::Blank && spare.bytes > 0 && handles.idle(*file))
+                .then_some((spare.bytes, *file))
         };
         let next = self.filling.or_else(|| self.spares.iter().filter_map(blank).min().map(|(_, file)| file));
         let Some(file) = next else { return };

@@ -150,6 +150,7 @@ impl Logs {
         self.reader.pump(&mut self.segments, ops);
         self.pass_reads_on();
         self.evict();
+        self.retain(now, ops);
         if self.opening == 0 {
             while let Some((room, content)) = self.next_cycle(now) {
                 if !self.build_cycle(room, content, ops) {

@@ -123,6 +123,12 @@ impl Tail {
         self.extents.get(index).filter(|e| e.header.base == base)
     }
 
+    /// The extents from the one that begins at `base` on.
+    pub(super) fn extents_from(&self, base: Offset) -> impl Iterator<Item = &TailExtent> {
+        let index = self.extents.partition_point(|e| e.header.base < base);
+        self.extents.range(index..)
+    }
+
     /// Where memory begins; none: it holds nothing.
     pub(super) fn base(&self) -> Option<Offset> {
         self.extents.front().map(|e| e.header.base)

@@ -16,7 +16,7 @@ use tidegate_protocol::disk::frame::{Frame, FrameBuilder, FrameHeader};
 use tidegate_protocol::disk::run::RunHeader;
 use tidegate_protocol::disk::{BLOCK, whole_blocks};
 use tidegate_protocol::extent::{ExtentHeader, identity_crc};
-use tidegate_protocol::ids::{FileId, FrameSequence, Incarnation, Offset, TopicPartition};
+use tidegate_protocol::ids::{FileId, FrameSequence, Incarnation, TopicPartition};
 use tidegate_reactor::buffer::Buffer;
 use tidegate_reactor::disk::{Disk, DiskFile};
 use tidegate_reactor::op::Fault;
@@ -24,8 +24,8 @@ use tidegate_reactor::op::Fault;
 use super::checkpoint::{Checkpoints, Kept};
 use super::flush_rule::FlushRule;
 use super::journal::{HeldFrame, Journal, JournalEnd, SLOTS, ring_path, slot_path};
-use super::moved::{MovedLog, ShardState};
 use super::recent::{Memory, TailExtent};
+use super::retention::Retention;
 use super::segment::{FlushReach, Rot, Segments, SegmentsConfig};
 use super::state::{Contradiction, Log, OPTIONS_UNKNOWN, identity_of};
 use super::{Condition, Logs, OpenError, ShardBoot};
@@ -152,6 +152,7 @@ pub(super) struct Recovery {
     /// Data files that a kept frame above the mark names.
     unflushed_files: BTreeSet<FileId>,
     read_only: Option<String>,
+    /// Wall clock of the newest checkpoint.
     wall_ms: i64,
 }
 
@@ -429,33 +430,11 @@ impl Recovery {
         let since = journal.bytes_behind_head(self.newest_end % boot.limits.ring_bytes());
         let checkpoints = Checkpoints::new(self.newest, self.older, self.next_slot, since);
         let mut logs = Logs::assembled(boot, journal, checkpoints, self.memory, self.segments, condition);
+        logs.retention = Retention::new(Some(self.wall_ms).filter(|wall_ms| *wall_ms > 0));
         for log in self.logs.into_values() {
             logs.insert(log);
         }
         Ok(logs)
-    }
-
-    /// Ends the recovery on disk, and hands the state over to another journal.
-    pub(super) fn into_state(
-        mut self,
-        disk: &mut dyn Disk,
-        boot: &ShardBoot,
-    ) -> Result<ShardState, OpenError> {
-        let mut journal = self.journal(boot);
-        if let Some(cause) = self.read_only.take() {
-            return Err(OpenError::Refused { file: self.ring.path_of(boot, self.head), cause });
-        }
-        self.end_recovery(disk, boot, &mut journal)?;
-        self.close(disk);
-        let moved = |log: &Log| MovedLog {
-            state: log.state(),
-            extents: log
-                .small
-                .iter()
-                .map(|e| log.tail.extent(Offset(e.base)).expect("it was loaded").view.clone())
-                .collect(),
-        };
-        Ok(ShardState { logs: self.logs.values().map(moved).collect(), files: self.segments.state() })
     }
 
     fn journal(&self, boot: &ShardBoot) -> Journal {

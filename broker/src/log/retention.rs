@@ -3,10 +3,12 @@
 //! Age is counted in append time, so no client's clock can keep records or end them. If the broker's own wall clock jumps,
 //! age retention pauses: a clock a year ahead would delete everything.
 
+use std::ops::Bound;
+
 use tidegate_protocol::ids::{Offset, TopicPartition};
 use tidegate_reactor::op::{Now, Op, Tag};
 
-use super::LogOptions;
+use super::{Condition, LogOptions, Logs};
 
 /// How far the wall clock may be from where it should be, in milliseconds.
 const DISAGREEMENT_MS_MAX: i64 = 3_600_000;
@@ -48,12 +50,20 @@ pub(crate) struct Retention {
     after: Option<TopicPartition>,
     round_at_ns: u64,
     timer_at_ns: u64,
+    paused: bool,
 }
 
 impl Retention {
     /// Begins with the first turn. `checkpoint_wall_ms` is the wall clock of the newest checkpoint found at the start.
     pub(crate) fn new(checkpoint_wall_ms: Option<i64>) -> Retention {
-        Retention { anchor: None, checkpoint_wall_ms, after: None, round_at_ns: 0, timer_at_ns: 0 }
+        Retention {
+            anchor: None,
+            checkpoint_wall_ms,
+            after: None,
+            round_at_ns: 0,
+            timer_at_ns: 0,
+            paused: false,
+        }
     }
 
     /// The logs to look at now, a few at a time. `next` gives the log behind another one, in any lasting order.
@@ -79,6 +89,11 @@ impl Retention {
         logs
     }
 
+    /// Whether age retention waits for a clock that can be trusted.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
     /// Whether the wall clock is believed: it has gone on like the monotonic one since the start, and is not before the last
     /// checkpoint.
     pub(crate) fn clock(&self, now: Now) -> Clock {
@@ -91,6 +106,42 @@ impl Retention {
         match self.checkpoint_wall_ms.map(|checkpoint| now.wall_ms.saturating_sub(checkpoint)) {
             Some(behind) if behind < -DISAGREEMENT_MS_MAX => Clock::Off(behind),
             _ => Clock::Trusted,
+        }
+    }
+}
+
+impl Logs {
+    /// Trims what the options of a few logs allow to go.
+    pub(super) fn retain(&mut self, now: Now, ops: &mut Vec<Op>) {
+        if !matches!(self.condition, Condition::Serving) {
+            return;
+        }
+        let by_id = &self.by_id;
+        let next = |after: Option<TopicPartition>| match after {
+            None => by_id.keys().next().copied(),
+            Some(after) => by_id.range((Bound::Excluded(after), Bound::Unbounded)).next().map(|(id, _)| *id),
+        };
+        let logs = self.retention.take_turn(now, next, ops);
+        let clock = self.retention.clock(now);
+        self.retention.paused = clock != Clock::Trusted;
+        for id in logs {
+            let Some(log) = self.find_log(id) else { continue };
+            if log.options.retention_ms.is_none() && log.options.retention_bytes.is_none() {
+                continue;
+            }
+            let (durable, start) = (log.durable, log.start);
+            let small_from = log.small.front().map_or(log.placed, |extent| Offset(extent.base));
+            let small = log.tail.extents_from(small_from).map(|extent| Piece {
+                end: extent.header.end,
+                bytes: extent.view.len() as u64,
+                append_last_ms: extent.header.append_time_ms,
+            });
+            let pieces: Vec<Piece> =
+                self.segments.pieces(id).chain(small).take_while(|piece| piece.end <= durable).collect();
+            let allowed = allowed_start(&log.options, &pieces, now.wall_ms, clock);
+            if let Some(allowed) = allowed.filter(|allowed| *allowed > start) {
+                self.trim(id, allowed).expect("a durable offset of a log that is there");
+            }
         }
     }
 }

@@ -15,6 +15,7 @@ use super::file_table::FileTable;
 use super::handles::{FILE_SPACE, Handles};
 use super::pool::Pool;
 pub use super::pool::{ALLOCATED, Purpose};
+use super::retention::Piece;
 use crate::datadir;
 use crate::limits::FileLimits;
 
@@ -94,6 +95,16 @@ pub struct Segments {
     retry_at_ns: Option<u64>,
     /// Files that could not be opened since the reader asked last.
     open_failed: Vec<(FileId, Fault)>,
+    /// Removals under way.
+    removing: u32,
+    upkeep: Upkeep,
+}
+
+/// Whether files are made and filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Upkeep {
+    Running,
+    Stopped,
 }
 
 impl Segments {
@@ -107,6 +118,8 @@ impl Segments {
             queued: Vec::new(),
             retry_at_ns: None,
             open_failed: Vec::new(),
+            removing: 0,
+            upkeep: Upkeep::Running,
         }
     }
 
@@ -190,6 +203,7 @@ impl Segments {
             let bytes = length(disk, &path)?;
             if named.is_some() {
                 self.table.set_bytes(file, bytes);
+                self.pool.set_bytes(file, bytes);
             } else if self.config.limits.classes.contains(&bytes) {
                 self.pool.add_blank(file, bytes);
             } else {
@@ -294,6 +308,23 @@ impl Segments {
 
     /// The end of a turn: goes on with making, filling, opening and closing files.
     pub fn pump(&mut self, now: Now, ops: &mut Vec<Op>) {
+        if self.upkeep == Upkeep::Running {
+            self.keep_up(now, ops);
+        }
+        ops.append(&mut self.queued);
+    }
+
+    /// Makes and fills no further file; those that are ready can still be used.
+    pub fn stop(&mut self) {
+        self.upkeep = Upkeep::Stopped;
+    }
+
+    /// Whether no op of its own is under way.
+    pub fn is_idle(&self) -> bool {
+        self.pool.is_idle() && self.handles.all_at_rest() && self.removing == 0 && self.queued.is_empty()
+    }
+
+    fn keep_up(&mut self, now: Now, ops: &mut Vec<Op>) {
         const RETRY_NS: u64 = 1_000_000_000;
         match (self.pool.full().is_some(), self.retry_at_ns) {
             (true, None) => {
@@ -309,7 +340,6 @@ impl Segments {
         }
         self.pool.pump(&mut self.handles, ops);
         self.handles.close_unused(ops);
-        ops.append(&mut self.queued);
     }
 
     /// Takes in what the drive did with a data file or for the pool; none of a run's own events.
@@ -318,6 +348,7 @@ impl Segments {
             Event::Opened { file: io, result } => {
                 let file = self.handles.on_opened(io, &result);
                 if self.pool.on_opened(file, &result) {
+                    self.removing += 1;
                     ops.push(Op::Remove { path: datadir::data_file(&self.config.root, file), tag: REMOVE });
                 } else if let Err(fault) = result {
                     if !too_many_open(&fault) {
@@ -337,9 +368,19 @@ impl Segments {
                 self.pool.on_flushed(file, &result, &mut self.handles);
             }
             // What could not be made was perhaps never there.
-            Event::Removed { .. } | Event::Timer { .. } => {}
+            Event::Removed { .. } => self.removing -= 1,
+            Event::Timer { .. } => {}
             other => panic!("not an event of data files: {other:?}"),
         }
+    }
+
+    /// A log's data files as retention sees them, oldest first.
+    pub(super) fn pieces(&self, log: TopicPartition) -> impl Iterator<Item = Piece> {
+        self.table.of_log(log).map(|(_, segment)| Piece {
+            end: segment.end,
+            bytes: segment.written,
+            append_last_ms: segment.append_last_ms,
+        })
     }
 
     /// Files that could not be opened since the last time.
@@ -349,7 +390,9 @@ impl Segments {
 
     /// Counters and gauges by name.
     pub fn stats(&self) -> Vec<(&'static str, i64)> {
+        let entries = self.table.iter().filter_map(|(_, data)| data.segment.as_ref());
         vec![
+            ("index_entries", entries.map(|segment| segment.index.len() as i64).sum()),
             ("files_open", self.handles.len() as i64),
             ("files_ready", self.pool.ready_count() as i64),
             ("files_spare", self.pool.spare_count() as i64),
@@ -649,6 +692,44 @@ mod tests {
             shard.drive.disk.names().iter().all(|n| shard.drive.disk.len_of(n) >= 32 << 10),
             "no half-made file"
         );
+    }
+
+    #[test]
+    fn after_a_stop_nothing_new_is_begun_and_what_is_under_way_comes_to_its_end() {
+        let mut shard = Shard::new();
+        shard.put(log(1), Purpose::Settling).unwrap();
+        let mut ops = Vec::new();
+        shard.segments.pump(shard.drive.now(), &mut ops);
+        shard.drive.submit(ops);
+        assert!(!shard.segments.is_idle(), "files are being made");
+        shard.segments.stop();
+        for turns in 0.. {
+            assert!(turns < 4, "it goes on and on");
+            if shard.segments.is_idle() {
+                break;
+            }
+            shard.turn();
+            let mut ops = Vec::new();
+            shard.segments.pump(shard.drive.now(), &mut ops);
+            shard.drive.submit(ops);
+        }
+        assert!(!shard.turn());
+    }
+
+    #[test]
+    fn a_freed_file_that_replay_knows_no_size_of_is_filled_as_long_as_it_is() {
+        let mut shard = Shard::new();
+        let file = FileId::new(JournalId(1), ALLOCATED);
+        shard.drive.close_all();
+        shard.drive.disk.put("/data/files/00000001-80000000", &vec![9; 32 << 10]);
+        shard.segments = Segments::new(config());
+        let assign = Assign { file, generation: Generation(1), log: log(1), base: Offset(0) };
+        shard.segments.apply_assign(&assign).unwrap();
+        shard.segments.apply_free(FrameSequence(3), &Free { file, generation: Generation(1) }).unwrap();
+        shard.segments.on_marked(FrameSequence(3));
+        shard.segments.opened(&mut shard.drive.disk, Rot::Absent).unwrap();
+        shard.settle();
+        assert!(shard.drive.disk.is_durable_zeros("/data/files/00000001-80000000"));
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use tidegate_protocol::batch::{BatchBuilder, BatchOrigin, BatchView};
-use tidegate_protocol::disk::checkpoint::LogState;
 use tidegate_protocol::disk::frame::JournalIdentity;
 use tidegate_protocol::ids::{
     ClusterId, Incarnation, JournalId, NodeId, Offset, PartitionId, ProducerEpoch, ProducerId, Sequence,
@@ -16,7 +15,7 @@ use tidegate_reactor::op::Fault;
 
 use super::answer::{AppendRefused, Appended, IncomingBatch, Outcome, ReadStart};
 use super::flush_rule::FlushRule;
-use super::{LogOptions, Logs, ShardBoot, journal, moved};
+use super::{LogOptions, Logs, ShardBoot, journal};
 use crate::limits::{FileLimits, Limits};
 use crate::testdisk::TestDrive;
 
@@ -511,6 +510,8 @@ fn a_shard_that_fails_again_and_again_can_always_be_recovered() {
             }
             let power = (dice.roll(3) > 0).then(|| 1 + dice.roll(1 << 30));
             bench.restart(power);
+            // A log of which nothing was kept is made again, as its topic would have it.
+            (0..4).for_each(|p| bench.logs.create(log(p), OPTIONS).expect("room for a log"));
         }
         bench.settle();
         assert!(bench.logs.room().bytes > 0);
@@ -520,35 +521,6 @@ fn a_shard_that_fails_again_and_again_can_always_be_recovered() {
         bench.restart(Some(1));
         bench.verify_tails();
     }
-}
-
-#[test]
-fn a_state_that_was_moved_into_another_journal_is_the_same_there() {
-    let mut bench = started(Bench::with_logs(LIMITS, 4));
-    for step in 0..60 {
-        bench
-            .append(log(step % 4), batch(1, 3000 - 49 * step as usize, BatchOrigin::NONE, step as u64))
-            .expect("room");
-        bench.settle();
-    }
-    bench.restart(None);
-    bench.settle();
-    bench.drive.close_all();
-    let old = boot(LIMITS, 3);
-    let state = moved::take(&mut bench.drive.disk, &old).expect("it recovers");
-    assert_eq!(state.logs.len(), 4);
-    let identity = JournalIdentity { journal: JournalId(2), ..old.identity };
-    let new = ShardBoot { identity, incarnation: Incarnation(3), ..old };
-    moved::found(&mut bench.drive.disk, &new, &state).expect("it fits");
-    bench.drive.power_loss(11);
-    bench.incarnation = 4;
-    bench.logs = Logs::open(&mut bench.drive.disk, ShardBoot { incarnation: Incarnation(4), ..new })
-        .expect("it opens");
-    bench.logs.check();
-    assert!(bench.verify_tails() > 0);
-    let plain = |state: LogState| (state.partition, state.start, state.appended, state.extents.len());
-    let found: Vec<_> = bench.logs.by_id.values().map(|i| plain(bench.logs.log(*i).state())).collect();
-    assert_eq!(found, state.logs.into_iter().map(|l| plain(l.state)).collect::<Vec<_>>());
 }
 
 #[test]
@@ -608,4 +580,29 @@ impl Bench {
         self.logs.drain_outcomes(&mut self.outcomes);
         self.outcomes.clear();
     }
+}
+
+#[test]
+fn records_past_their_age_go_with_their_data_files_and_younger_ones_stay() {
+    let mut bench = started(Bench::new(LIMITS));
+    let options = LogOptions { retention_ms: Some(60_000), ..OPTIONS };
+    bench.logs.create(log(0), options).expect("room for a log");
+    bench.logs.create(log(1), OPTIONS).expect("room for a log");
+    for n in 0..30 {
+        for l in [log(0), log(1)] {
+            bench.append(l, batch(3, 2000, BatchOrigin::NONE, n)).expect("room");
+        }
+        bench.settle();
+    }
+    let files = bench.logs.segments.pieces(log(0)).count();
+    assert!(files > 0, "some of it lies in data files");
+    bench.drive.pass(50_000_000_000);
+    bench.append(log(0), batch(1, 100, BatchOrigin::NONE, 99)).expect("room");
+    bench.settle();
+    assert_eq!(bench.logs.positions(log(0)).expect("a log").start, Offset(0));
+    bench.drive.pass(20_000_000_000);
+    bench.settle();
+    assert_eq!(bench.logs.positions(log(0)).expect("a log").start, Offset(90), "all but the last record");
+    assert_eq!(bench.logs.segments.pieces(log(0)).count(), 0);
+    assert_eq!(bench.logs.positions(log(1)).expect("a log").start, Offset(0), "kept for ever");
 }
