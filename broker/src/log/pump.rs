@@ -197,8 +197,9 @@ impl Logs {
 
     fn flush(&mut self, now: Now, ops: &mut Vec<Op>) {
         let waits = self.checkpoints.waits_for().is_some_and(|n| n > self.journal.flushed());
-        let stopping = matches!(self.condition, Condition::Stopping);
-        let wanted = if waits || stopping || self.mark_flush_is_due(now) {
+        // After a failure those who wait hear of it once all before it is flushed, so that does not wait for its time.
+        let ending = matches!(self.condition, Condition::Stopping | Condition::Failed { .. });
+        let wanted = if waits || ending || self.mark_flush_is_due(now) {
             FlushWanted::ForMarks
         } else {
             FlushWanted::ForEntries

@@ -151,15 +151,13 @@ impl Shard {
         Ok(())
     }
 
-    /// Serves readers in turn until nobody can be sent anything or the turn's share is used up. Returns whether somebody is
-    /// left for the next turn.
-    pub(super) fn fetch_turn(&mut self, ops: &mut Vec<Op>) -> bool {
+    /// Serves readers in turn until nobody can be sent anything or the turn's share is used up.
+    pub(super) fn fetch_turn(&mut self, ops: &mut Vec<Op>) {
         let mut budget = self.limits.turn_read_bytes_max as i64;
         while budget > 0 {
-            let Some((id, share)) = self.ring.take_next() else { return false };
+            let Some((id, share)) = self.ring.take_next() else { return };
             budget -= self.fetch_positioned(id, share, ops);
         }
-        !self.ring.is_empty()
     }
 
     /// A reader has its turn: it reads, or finds out what it lacks. Returns the bytes queued for it.

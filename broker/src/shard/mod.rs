@@ -337,10 +337,41 @@ impl Shard {
         }
     }
 
-    /// What the logs have to say to those who wait.
-    fn outcomes(&mut self, ops: &mut Vec<Op>) {
+    /// Everything that follows from what has happened: whoever waited is answered, readers are served, a cycle is put under
+    /// way. What the logs say at that, such as the end of a read, is followed at once. Returns whether something is left for
+    /// a further turn, and whether the loop goes on.
+    fn work(&mut self, ops: &mut Vec<Op>) -> (bool, Loop) {
+        const PASSES_MAX: usize = 4;
+        let mut stop = Loop::Continue;
+        for pass in 0..PASSES_MAX {
+            let came = self.outcomes(ops);
+            if pass > 0 && !came {
+                return (!self.ring.is_empty(), stop);
+            }
+            if self.phase == Phase::Starting {
+                self.start_goes_on(ops);
+            }
+            if let Some(cause) = self.failure.take() {
+                ops.push(Op::Report { letter: Box::new(Report::Failed { shard: self.me, cause }) });
+            }
+            self.fetch_turn(ops);
+            for id in std::mem::take(&mut self.resumable) {
+                self.connection_resume(id, ops);
+            }
+            stop = match self.phase {
+                Phase::Starting | Phase::Serving | Phase::Failed => Loop::Continue,
+                Phase::Draining | Phase::Flushing | Phase::Closing => self.stop_goes_on(ops),
+            };
+            self.logs.pump(self.now, ops);
+        }
+        (true, stop)
+    }
+
+    /// What the logs have to say to those who wait. Returns whether there was anything.
+    fn outcomes(&mut self, ops: &mut Vec<Op>) -> bool {
         let mut outcomes = std::mem::take(&mut self.outcomes);
         self.logs.drain_outcomes(&mut outcomes);
+        let came = !outcomes.is_empty();
         for outcome in outcomes.drain(..) {
             match outcome {
                 Outcome::Written { log, upto } => self.produce_written(log, upto),
@@ -366,6 +397,7 @@ impl Shard {
             }
         }
         self.outcomes = outcomes;
+        came
     }
 
     fn read_done(&mut self, ticket: u64, result: Result<ReadBatches, ReadRefused>) {
@@ -460,23 +492,8 @@ impl Turn for Shard {
         for event in events.drain(..) {
             self.happened(event, ops);
         }
-        self.outcomes(ops);
-        if self.phase == Phase::Starting {
-            self.start_goes_on(ops);
-        }
-        if let Some(cause) = self.failure.take() {
-            ops.push(Op::Report { letter: Box::new(Report::Failed { shard: self.me, cause }) });
-        }
         self.fetch_tick();
-        let unserved = self.fetch_turn(ops);
-        for id in std::mem::take(&mut self.resumable) {
-            self.connection_resume(id, ops);
-        }
-        let stop = match self.phase {
-            Phase::Starting | Phase::Serving | Phase::Failed => Loop::Continue,
-            Phase::Draining | Phase::Flushing | Phase::Closing => self.stop_goes_on(ops),
-        };
-        self.logs.pump(now, ops);
+        let (unserved, stop) = self.work(ops);
         self.credit_grant();
         self.connections_flush(ops);
         self.timers(unserved, ops);

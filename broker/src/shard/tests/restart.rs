@@ -127,3 +127,42 @@ fn a_snapshot_of_an_internal_log_is_enough_to_start_from() {
         assert_eq!(committed(&mut node, &mut client), [60]);
     }
 }
+
+#[test]
+fn a_failed_flush_is_told_as_unknown_and_the_shard_then_only_reads_until_it_is_started_again() {
+    // The write of the cycle's frame, or its flush.
+    for failing_call in 0..2 {
+        let mut node = Node::new(1);
+        let mut client = node.connect(None);
+        let topic = node.create(&mut client, "t", 1, &[]);
+        let producer = init(&mut node, &mut client);
+        client.produce(&mut node, log(topic, 0), Acks::Leader, &batch_of(2, 10, origin(producer, 0)));
+        node.settle();
+        assert!(client.produced(&mut node).is_ok());
+        node.pass(2_000);
+
+        node.disk.fail_at(failing_call, 5);
+        let uncertain = batch_of(2, 10, origin(producer, 2));
+        client.produce(&mut node, log(topic, 0), Acks::Leader, &uncertain);
+        node.settle();
+        let error = client.produced(&mut node).expect_err("not acknowledged");
+        assert_eq!((error.code, error.limit), (Ok(ErrorCode::UnknownOutcome), 2), "{error:?}");
+        client.produce(&mut node, log(topic, 0), Acks::Leader, &batch_of(1, 10, origin(producer, 4)));
+        node.settle();
+        assert_eq!(code(client.produced(&mut node)), Ok(ErrorCode::ReadOnly));
+        let error = client.refused(&mut node, |c, out| create_request("u", 1, &[]).encode(c, out));
+        assert_eq!(error.code, Ok(ErrorCode::ReadOnly), "{error:?}");
+        client.subscribe(&mut node, 1, log(topic, 0), 0, 1 << 20);
+        assert_eq!(client.heard(&node), ["data 1 0..2", "caught_up 1 2"], "what is committed is served");
+
+        let mut node = node.lose_power(7);
+        let mut client = node.connect(None);
+        client.produce(&mut node, log(topic, 0), Acks::Leader, &uncertain);
+        node.settle();
+        assert_eq!(
+            client.produced(&mut node).map(|r| r.base_offset),
+            Ok(Offset(2)),
+            "stored once, then or now"
+        );
+    }
+}
