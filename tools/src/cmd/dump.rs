@@ -279,7 +279,7 @@ impl Dump<'_> {
         for log in &body.logs {
             self.part(format!(
                 "log {}/{}: start {}, appended {}, {} extents in the journal, {} producers",
-                TopicId(log.topic),
+                topic_text(TopicId(log.topic)),
                 log.partition,
                 log.start,
                 log.appended,
@@ -497,7 +497,7 @@ fn file_text(file: &FileState) -> String {
         Some(owner) => format!(
             "file {name} generation {}: {size}, log {}/{}, offsets {} to {}, {} in {} runs{}",
             file.generation,
-            TopicId(owner.topic),
+            topic_text(TopicId(owner.topic)),
             owner.partition,
             owner.base,
             owner.end,
@@ -509,7 +509,16 @@ fn file_text(file: &FileState) -> String {
 }
 
 fn log_text(log: TopicPartition) -> String {
-    format!("log {}/{}", log.topic, log.partition)
+    format!("log {}/{}", topic_text(log.topic), log.partition)
+}
+
+/// The broker's own topics by what they hold: the names of the others stand in records of the first.
+fn topic_text(topic: TopicId) -> String {
+    match topic {
+        TopicId::METADATA => "(topics)".to_owned(),
+        TopicId::OFFSETS => "(consumer offsets)".to_owned(),
+        topic => topic.to_string(),
+    }
 }
 
 fn log_json(log: TopicPartition) -> Value {
