@@ -23,6 +23,10 @@ use super::sampler::{Next, Sample, Sampler, Share};
 /// One record in so many has its acknowledgement timed: a timer for each would cost more than the record.
 const TIMED_EVERY: u64 = 16;
 
+/// What the producer may hold unacknowledged. Small, so that samplers that are faster than the broker wait instead of
+/// building a queue whose length would be all that the latencies show.
+const MEMORY_BYTES: usize = 8 << 20;
+
 /// How long the reader may stand still before the demo gives up.
 const STALLED: Duration = Duration::from_secs(30);
 
@@ -124,7 +128,8 @@ struct Observed {
 /// Samples for the time asked for, and reads in parallel until everything has come.
 pub(super) async fn run(client: &Client, args: &DemoArgs, out: &mut Out) -> Result<Outcome, Failure> {
     let shared = Arc::new(Shared::default());
-    let producer = client.producer(TOPIC).observe(observer(shared.clone())).start().await?;
+    let producer =
+        client.producer(TOPIC).memory_bytes(MEMORY_BYTES).observe(observer(shared.clone())).start().await?;
     let reader = tokio::spawn(read(client.clone(), shared.clone()));
     let begun = Instant::now();
     let cpu_before = cpu_ticks();
