@@ -41,6 +41,9 @@ const TURNS_MAX: usize = 4;
 /// Soon enough to fire in the executor's next round, late enough to be registered at all.
 const AT_ONCE: Duration = Duration::from_nanos(500);
 
+/// The kernel is asked for completions after this long, even if tasks keep making each other ready.
+const KERNEL_AFTER: Duration = Duration::from_millis(1);
+
 /// Runs the shard's loop on this thread until a turn says [`Loop::Stop`].
 ///
 /// # Errors
@@ -50,6 +53,7 @@ pub fn run(setup: Setup, turn: &mut dyn Turn) -> Result<(), Fault> {
     let executor = LocalExecutorBuilder::new(Placement::Unbound)
         .name(&name)
         .io_memory(setup.io_memory_bytes)
+        .preempt_timer(KERNEL_AFTER)
         .make()
         .map_err(|e| executor_fault(&e))?;
     executor.run(async {
@@ -327,13 +331,15 @@ impl Shard {
         self.poll_alarm(cx)
     }
 
+    /// A timer that is due already cannot be registered, and waking ourselves would keep glommio from the kernel: such a timer
+    /// is put off until it can.
     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let Some((_, timer)) = &mut self.alarm
+        let mut delay = AT_ONCE;
+        while let Some((at_ns, timer)) = &mut self.alarm
             && Pin::new(timer).poll(cx).is_ready()
         {
-            // Due already: it could not be registered.
-            self.alarm = None;
-            cx.waker().wake_by_ref();
+            delay *= 2;
+            self.alarm = Some((*at_ns, Timer::new(delay)));
         }
         Poll::Pending
     }

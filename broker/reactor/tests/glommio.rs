@@ -98,6 +98,46 @@ fn a_flush_that_said_ok_fails_if_another_of_its_device_failed() {
     assert_eq!(result.unwrap_err().errno, nix::libc::EIO);
 }
 
+/// Flushes one after the other, while a timer is always due.
+struct Impatient {
+    path: PathBuf,
+    flushes: u32,
+}
+
+impl Turn for Impatient {
+    fn turn(&mut self, now: Now, events: &mut Vec<Event>, ops: &mut Vec<Op>) -> Loop {
+        const FILE: File = File(1);
+        if events.is_empty() {
+            ops.push(Op::Open { file: FILE, path: self.path.clone(), how: OpenHow::New { bytes: 4096 } });
+            ops.push(Op::Timer { at_ns: now.mono_ns, tag: Tag(0) });
+        }
+        for event in events.drain(..) {
+            match event {
+                Event::Timer { .. } => ops.push(Op::Timer { at_ns: now.mono_ns + 1, tag: Tag(0) }),
+                Event::Opened { .. } => ops.push(Op::Flush { file: FILE, tag: Tag(1) }),
+                Event::Flushed { .. } if self.flushes == 0 => return Loop::Stop,
+                Event::Flushed { .. } => {
+                    self.flushes -= 1;
+                    ops.push(Op::Flush { file: FILE, tag: Tag(1) });
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        Loop::Continue
+    }
+}
+
+#[test]
+fn a_timer_that_is_always_due_does_not_keep_the_drive_waiting() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (mut all, _doors) = setups(1, 1 << 20, drop);
+    let mut turn = Impatient { path: dir.path().join("file"), flushes: 100 };
+    let begun = std::time::Instant::now();
+    glommio::run(all.pop().unwrap(), &mut turn).unwrap();
+    // At a tenth of a second each, which is how often glommio looks by itself, they would take ten.
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+}
+
 /// Closes what it accepts, tells so, counts turns.
 struct Closer {
     turns: u64,
