@@ -14,6 +14,7 @@ use crate::config::{Config, Shards, Volatile};
 use crate::datadir::{self, DataDir, Found, OpenError, Wanted};
 use crate::limits::Limits;
 use crate::log::flush_rule::FlushRule;
+use crate::log::reshard;
 use crate::problem::Problem;
 
 /// A locked data directory with its superblock.
@@ -88,10 +89,13 @@ impl Site {
         if let Shards::Exactly(asked) = config.shards
             && usize::from(asked) != count
         {
-            let fix = format!("start it with --shards {count}, or without --shards");
-            return Err(Problem::new("the data directory has another number of shards", fix)
-                .at(place())
-                .limits(format!("{count} shards"), format!("{asked} asked for")));
+            check_room(root, asked, &config.limits)?;
+            reshard::change(&mut disk, &mut dir, &config.limits, &rule, asked).map_err(|e| {
+                let fix = format!("start it with --shards {count}, or without --shards");
+                Problem::new(format!("the number of shards cannot be changed: {e}"), fix)
+                    .at(place())
+                    .limits(format!("{count} shards"), format!("{asked} asked for"))
+            })?;
         }
         let incarnation = dir.raise(&mut disk).map_err(|e| open_problem(&e))?;
         Ok((disk, dir, incarnation, storage, rule, lock))
@@ -260,7 +264,7 @@ fn filesystem_of(dir: &Path) -> String {
     StorageFacts::gather(dir).map_or_else(|_| "unknown".into(), |facts| facts.filesystem.name().to_owned())
 }
 
-/// Space for the journals, before any of them is begun.
+/// Space for new journals, before any of them is begun.
 fn check_room(root: &Path, shards: u16, limits: &Limits) -> Result<(), Problem> {
     let needed = u64::from(shards) * (limits.ring_bytes() + 3 * limits.checkpoint_slot_bytes) + (64 << 20);
     let Ok(free) = tidegate_reactor::facts::free_bytes(root) else { return Ok(()) };
@@ -268,7 +272,7 @@ fn check_room(root: &Path, shards: u16, limits: &Limits) -> Result<(), Problem> 
         return Ok(());
     }
     let fix = "free space, give another --data, or start with fewer --shards";
-    Err(Problem::new("too little space for the journals of a new data directory", fix)
+    Err(Problem::new("too little space for the journals of so many shards", fix)
         .at(format!("--data {}", root.display()))
         .limits(format!("{} MiB free for {shards} shards", needed >> 20), format!("{} MiB free", free >> 20)))
 }

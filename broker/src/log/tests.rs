@@ -1,5 +1,8 @@
 //! The journal path as a whole, over a disk in memory that loses what was not flushed.
 
+mod fixture;
+pub(super) mod node;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
