@@ -267,8 +267,8 @@ impl<'a> Link<'a> {
 
     /// Says once, and again when nothing comes, that bytes wait for credit.
     fn want_credit(&mut self, now: Instant) {
-        let state = self.inner.lock();
-        let (has_ready, waiting) = (state.has_ready(self.lane), state.memory_used as u64);
+        let mut state = self.inner.lock();
+        let (has_ready, waiting) = (state.has_ready(self.lane, now), state.memory_used as u64);
         drop(state);
         if !has_ready {
             return;

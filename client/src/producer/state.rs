@@ -311,8 +311,9 @@ impl State {
         self.lanes[lane].delayed.iter().map(|&(time, _)| time).min()
     }
 
-    /// Whether something of this lane could be sent if the broker let it.
-    pub(crate) fn has_ready(&self, lane: usize) -> bool {
+    /// Whether something of this lane could be sent now if the broker let it.
+    pub(crate) fn has_ready(&mut self, lane: usize, now: Instant) -> bool {
+        self.wake_delayed(lane, now);
         !self.lanes[lane].ready.is_empty()
     }
 

@@ -182,6 +182,19 @@ async fn bytes_beyond_the_credit_wait_until_the_broker_grants_more() {
 }
 
 #[tokio::test]
+async fn refused_bytes_count_as_sent_and_credit_is_asked_for_again() {
+    let fake = Fake::with_topic(1).await;
+    fake.change(|broker| {
+        broker.credit_initial = 1;
+        broker.credit_step = 1;
+        broker.faults.refuse_produce = [ErrorCode::NotReady, ErrorCode::DiskFull].into();
+    });
+    let producer = producer(&fake).await;
+    produce_all(&producer, &texts(0..10)).await;
+    assert_eq!(fake.values(0), texts(0..10));
+}
+
+#[tokio::test]
 async fn a_full_memory_holds_the_application_back() {
     let fake = Fake::with_topic(1).await;
     fake.change(|broker| {
