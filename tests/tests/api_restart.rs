@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+use std::sync::Arc;
+
 use tests::live::LiveBroker;
-use tidegate::{Client, Offset, PartitionId, Record, Start, TopicSpec};
+use tidegate::{Client, Offset, OffsetQuery, PartitionId, Record, Start, TopicSpec};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_keeps_topics_records_producers_and_stored_offsets() {
@@ -42,4 +44,54 @@ async fn a_restart_keeps_topics_records_producers_and_stored_offsets() {
     }
     assert_eq!(next, sent);
     assert_eq!(producer.stats().records_lost, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn producers_and_consumers_go_on_through_restarts_without_loss_or_repetition() {
+    let broker = Arc::new(LiveBroker::start());
+    let client = Client::connect(&broker.address.to_string()).await.unwrap();
+    client.admin().create_topic(TopicSpec::new("through").partitions(3)).await.unwrap();
+    let (rounds, each) = (5, 4_000_i64);
+    let count = rounds * each;
+    let (now, restart) = std::sync::mpsc::channel();
+    let producing = tokio::spawn({
+        let client = client.clone();
+        async move {
+            let producer = client.producer("through").batch_bytes(4096).start().await.unwrap();
+            for number in 0..count {
+                let value = number.to_string();
+                let record = Record::new(value.as_bytes()).partition(PartitionId((number % 3) as i32));
+                let ticket = producer.enqueue(record).await.unwrap();
+                if number % each == each / 2 {
+                    // Something is stored before the restart, and more is under way in the middle of it.
+                    ticket.await.unwrap();
+                    now.send(()).unwrap();
+                }
+            }
+            producer.flush().await.unwrap();
+            producer.stats()
+        }
+    });
+    let restarting = tokio::task::spawn_blocking({
+        let broker = broker.clone();
+        move || restart.iter().for_each(|()| broker.restart())
+    });
+    let builder = client.consumer("through").partitions(&[0, 1, 2].map(PartitionId)).from(Start::Earliest);
+    let mut consumer = builder.start().await.unwrap();
+    let mut next = [0, 1, 2];
+    while next.iter().any(|&next| next < count) {
+        let batch = consumer.next_batch().await.unwrap().unwrap();
+        let next = &mut next[batch.partition().0 as usize];
+        for record in batch.records().unwrap() {
+            assert_eq!(record.unwrap().value(), Some(next.to_string().as_bytes()));
+            *next += 3;
+        }
+    }
+    restarting.await.unwrap();
+    let stats = producing.await.unwrap();
+    assert_eq!((stats.records_failed, stats.records_lost), (0, 0));
+    assert!(stats.reconnects > 0, "{stats:?}");
+    let ends = client.admin().list_offsets("through", OffsetQuery::Latest).await.unwrap();
+    let total: i64 = ends.iter().map(|(_, end)| end.offset.0).sum();
+    assert_eq!(total as u64, stats.records_acked);
 }
