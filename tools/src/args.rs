@@ -350,8 +350,8 @@ pub(crate) struct DumpArgs {
 /// `tg demo`
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:\n  tg demo\n  tg demo --seconds 60 --keep\n\n\
-        Every record is one reading of one kernel counter group of this machine (cpu, memory, disk, network, processes),\n\
-        taken from /proc at its own nanosecond. Acknowledged means flushed. At the end a new broker process reads\n\
+        Every record is a sample of one series of this machine (a core, a drive, an interface, a process ...), read\n\
+        from /proc with its own time in nanoseconds. Acknowledged means flushed. At the end a new broker process reads\n\
         everything back from disk; count, order by key and digest must be equal, else the exit code is 6.")]
 pub(crate) struct DemoArgs {
     /// How long to sample, in seconds.
