@@ -85,7 +85,11 @@ pub async fn run(args: &KillArgs) -> io::Result<(Verdict, usize)> {
         }
         sum = sum.plus(verdict);
         // Half of the time the next cycle follows a clean stop.
-        if cycle % 2 == 0 { broker.kill()? } else { drop(broker.terminate()?) }
+        if cycle % 2 == 0 {
+            broker.kill()?;
+        } else if !broker.terminate()?.success() {
+            return Err(io::Error::other(format!("cycle {cycle}: the broker did not stop cleanly")));
+        }
     }
     Ok((sum, ledger.len()))
 }

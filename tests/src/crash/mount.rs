@@ -3,8 +3,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
+
+/// How long a filesystem may stay busy after the last process on it has ended.
+const BUSY_MAX: Duration = Duration::from_secs(20);
 
 /// Which filesystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -70,7 +75,14 @@ impl Mounted {
     }
 
     fn release(&self) -> io::Result<()> {
-        umount2(&self.path, MntFlags::empty())?;
+        // The kernel takes the rings of a killed process apart after the process is gone, and they hold its files.
+        let begun = Instant::now();
+        while let Err(errno) = umount2(&self.path, MntFlags::empty()) {
+            if errno != Errno::EBUSY || begun.elapsed() > BUSY_MAX {
+                return Err(io::Error::other(format!("unmount {}: {errno}", self.path.display())));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
         run(Command::new("losetup").args(["-d", &self.device]))
     }
 }
