@@ -106,23 +106,25 @@ impl ProducePool {
         self.enqueue(holder);
     }
 
-    /// A produce frame of `bytes` has come. It counts whether it is in order or not.
-    pub fn received(&mut self, now_ns: u64, holder: Holder, bytes: u64) -> Result<(), OutOfCredit> {
+    /// Whether a frame that has come might begin.
+    pub fn may_begin(&self, holder: Holder) -> Result<(), OutOfCredit> {
+        let (received, limit) = self.counters(holder);
+        if received < limit { Ok(()) } else { Err(OutOfCredit { limit, received }) }
+    }
+
+    /// A produce frame of `bytes` is taken or refused. It counts whether it was in order or not.
+    pub fn received(&mut self, now_ns: u64, holder: Holder, bytes: u64) {
         let overshoot = self.limits.overshoot_bytes;
         let account = self.accounts.get_mut(&holder).expect("a connection joins before it sends");
         let before = account.promised(overshoot);
-        let begun = OutOfCredit { limit: account.limit, received: account.received };
+        let had_begun = account.received < account.limit;
         account.received += bytes;
         account.moved_ns = now_ns;
         account.wanted = account.wanted.saturating_sub(bytes);
         self.promised -= before - account.promised(overshoot);
-        if begun.received >= begun.limit {
-            return Err(begun);
-        }
-        if account.outstanding() < account.window / 2 {
+        if had_begun && account.outstanding() < account.window / 2 {
             self.enqueue(holder);
         }
-        Ok(())
     }
 
     fn enqueue(&mut self, holder: Holder) {
@@ -290,6 +292,12 @@ mod tests {
         pool
     }
 
+    fn send(pool: &mut ProducePool, at_ns: u64, holder: u64, bytes: u64) -> Result<(), OutOfCredit> {
+        let allowed = pool.may_begin(Holder(holder));
+        pool.received(at_ns, Holder(holder), bytes);
+        allowed
+    }
+
     fn grants(pool: &mut ProducePool, room: u64) -> Vec<(u64, u64)> {
         let mut out = Vec::new();
         pool.grant(0, room, &mut out);
@@ -311,7 +319,7 @@ mod tests {
         assert_eq!(grants(&mut pool, ROOM), [(0, 300), (1, 300), (2, 100)]);
         assert_eq!(pool.promised(), 1000);
         assert_eq!(grants(&mut pool, ROOM), [], "the pool is used up");
-        assert_eq!(pool.received(0, Holder(0), 350), Ok(()), "the last frame may go beyond the limit");
+        assert_eq!(send(&mut pool, 0, 0, 350), Ok(()), "the last frame may go beyond the limit");
         assert_eq!(grants(&mut pool, ROOM), [(3, 300)], "who got a part waits behind who got nothing");
         pool.leave(Holder(1));
         assert_eq!(grants(&mut pool, ROOM), [(2, 300), (0, 450)]);
@@ -320,11 +328,11 @@ mod tests {
     #[test]
     fn a_frame_that_starts_at_the_limit_is_counted_and_refused() {
         let mut pool = pool(1);
-        assert_eq!(pool.received(0, Holder(0), 10), Err(OutOfCredit { limit: 0, received: 0 }));
+        assert_eq!(send(&mut pool, 0, 0, 10), Err(OutOfCredit { limit: 0, received: 0 }));
         pool.asked(Holder(0), 50);
         assert_eq!(grants(&mut pool, ROOM), [(0, 60)]);
-        assert_eq!(pool.received(0, Holder(0), 50), Ok(()));
-        assert_eq!(pool.received(0, Holder(0), 5), Err(OutOfCredit { limit: 60, received: 60 }));
+        assert_eq!(send(&mut pool, 0, 0, 50), Ok(()));
+        assert_eq!(send(&mut pool, 0, 0, 5), Err(OutOfCredit { limit: 60, received: 60 }));
         assert_eq!(pool.counters(Holder(0)), (65, 60));
     }
 
@@ -333,9 +341,9 @@ mod tests {
         let mut pool = pool(1);
         pool.asked(Holder(0), 100);
         assert_eq!(grants(&mut pool, ROOM), [(0, 100)]);
-        assert_eq!(pool.received(0, Holder(0), 60), Ok(()));
+        assert_eq!(send(&mut pool, 0, 0, 60), Ok(()));
         assert_eq!(grants(&mut pool, ROOM), [(0, 160)], "topped up before it has to ask");
-        assert_eq!(pool.received(0, Holder(0), 100), Ok(()));
+        assert_eq!(send(&mut pool, 0, 0, 100), Ok(()));
         pool.asked(Holder(0), 10);
         assert_eq!(grants(&mut pool, ROOM), [(0, 360)], "it ran dry: twice the window");
     }
@@ -356,10 +364,10 @@ mod tests {
         (0..2).for_each(|c| pool.asked(Holder(c), 100));
         let mut out = Vec::new();
         pool.grant(10, ROOM, &mut out);
-        assert_eq!(pool.received(50, Holder(1), 10), Ok(()));
+        assert_eq!(send(&mut pool, 50, 1, 10), Ok(()));
         assert_eq!(pool.idle_holders(10), []);
         assert_eq!(pool.idle_holders(11), [Holder(0)], "the third holds nothing");
-        assert_eq!(pool.received(60, Holder(0), 100), Ok(()));
+        assert_eq!(send(&mut pool, 60, 0, 100), Ok(()));
         assert_eq!(pool.idle_holders(100), [Holder(1)]);
     }
 

@@ -53,6 +53,15 @@ enum Stage {
     Closing,
 }
 
+/// What follows a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flow {
+    /// The next one.
+    Next,
+    /// The same one again, later: nothing has come of it yet.
+    Again,
+}
+
 /// One connection.
 ///
 /// Invariants: at most one receive and one send are under way; `out.bytes` is what is queued and not under way.
@@ -63,6 +72,7 @@ pub(super) struct Connection {
     receiving: bool,
     receive_bytes: usize,
     unread: Option<(View, usize)>,
+    waits_for_room: bool,
     out: Outbound,
     dirty: bool,
     /// Requests that are not answered yet.
@@ -155,6 +165,7 @@ impl Connection {
             receiving: false,
             receive_bytes,
             unread: None,
+            waits_for_room: false,
             out: Outbound::default(),
             dirty: false,
             in_flight: 0,
@@ -247,13 +258,15 @@ impl Shard {
             match frame::split(&bytes[at..], length_max) {
                 Ok(Split::Frame(frame)) => {
                     let body_at = at + frame.body_at();
-                    let hello_at = at;
+                    let frame_at = at;
                     at += frame.len();
+                    if self.route(id, &frame, &bytes, body_at, ops) == Flow::Again {
+                        return self.connection_waits_for_room(id, bytes, frame_at);
+                    }
                     self.stats.frames_received += 1;
-                    self.route(id, &frame, &bytes, body_at, ops);
                     // A socket that leaves takes its hello along.
                     if self.connections.get(&id).is_some_and(|c| matches!(c.stage, Stage::Leaving { .. })) {
-                        at = hello_at;
+                        at = frame_at;
                         let rest = bytes.slice(at..bytes.len());
                         return self.connection_process(id, rest, 0, ops);
                     }
@@ -265,6 +278,32 @@ impl Shard {
                     return self.connection_receive(id, Some((bytes, at, needed)), ops);
                 }
                 Err(error) => return self.connection_distrust(id, &bytes[at..], Refusal::Malformed(error)),
+            }
+        }
+    }
+
+    /// Nothing more is read until the log has room for the frame at `at`.
+    fn connection_waits_for_room(&mut self, id: ConnectionId, bytes: View, at: usize) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.unread = Some((bytes, at));
+        self.stats.room_waits += 1;
+        if !std::mem::replace(&mut connection.waits_for_room, true) {
+            self.room_waiters.push_back(id);
+        }
+    }
+
+    /// Lets those go on that wait for room in the logs, in the order in which they have begun to wait, while there is some.
+    /// Now and then they try without: a log that takes no writes any more has no room, but an answer.
+    pub(super) fn connections_find_room(&mut self, ops: &mut Vec<Op>) {
+        let try_anyway = std::mem::take(&mut self.try_for_room) || self.phase != Phase::Serving;
+        for _ in 0..self.room_waiters.len() {
+            if self.logs.room().bytes == 0 && !try_anyway {
+                return;
+            }
+            let Some(id) = self.room_waiters.pop_front() else { return };
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.waits_for_room = false;
+                self.connection_resume(id, ops);
             }
         }
     }
@@ -472,7 +511,8 @@ impl Shard {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let room =
             connection.queued() <= limits.out_bytes_max / 2 && connection.in_flight < limits.in_flight_max;
-        if let Some((bytes, at)) = connection.unread.take_if(|_| room) {
+        let go = room && !connection.waits_for_room;
+        if let Some((bytes, at)) = connection.unread.take_if(|_| go) {
             self.connection_process(id, bytes, at, ops);
         }
     }

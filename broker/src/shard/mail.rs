@@ -19,6 +19,7 @@ use tidegate_reactor::buffer::Buffer;
 use tidegate_reactor::op::{Op, ShardIndex};
 
 use super::connection::ConnectionId;
+use super::produce::IfNoRoom;
 use super::reply::Refusal;
 use super::{Phase, Shard};
 
@@ -163,7 +164,9 @@ impl Shard {
 
     fn asked(&mut self, asker: Asker, ask: Ask, ops: &mut Vec<Op>) {
         match ask {
-            Ask::Produce { request, body } => self.produce_came(asker, &request, &body.freeze(), ops),
+            Ask::Produce { request, body } => {
+                self.produce_came(asker, &request, &body.freeze(), IfNoRoom::Refuse, ops);
+            }
             Ask::ListOffsets(request) => self.list_offsets(asker, request, ops),
             Ask::DeleteRecords(request) => self.delete_records(asker, request, ops),
             Ask::OffsetCommit(request) => self.offset_commit(asker, request, ops),

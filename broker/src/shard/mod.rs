@@ -159,6 +159,9 @@ pub struct Shard {
     connections: BTreeMap<ConnectionId, Connection>,
     dirty: Vec<ConnectionId>,
     resumable: Vec<ConnectionId>,
+    room_waiters: VecDeque<ConnectionId>,
+    // Whoever waits for room may try, whether there is some or not: perhaps there never will be.
+    try_for_room: bool,
     hello_due: VecDeque<(u64, ConnectionId)>,
     next_shard: u16,
 
@@ -224,6 +227,8 @@ impl Shard {
             connections: BTreeMap::new(),
             dirty: Vec::new(),
             resumable: Vec::new(),
+            room_waiters: VecDeque::new(),
+            try_for_room: false,
             hello_due: VecDeque::new(),
             next_shard: 0,
             topics,
@@ -328,6 +333,7 @@ impl Shard {
             TAG_TICK => {
                 self.connections_tick();
                 self.credit_tick();
+                self.try_for_room = true;
                 self.fetch_delayed();
                 ops.push(Op::Timer { at_ns: self.now.mono_ns + TICK_NS, tag: TAG_TICK });
             }
@@ -358,6 +364,7 @@ impl Shard {
             for id in std::mem::take(&mut self.resumable) {
                 self.connection_resume(id, ops);
             }
+            self.connections_find_room(ops);
             stop = match self.phase {
                 Phase::Starting | Phase::Serving | Phase::Failed => Loop::Continue,
                 Phase::Draining | Phase::Flushing | Phase::Closing => self.stop_goes_on(ops),

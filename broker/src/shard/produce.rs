@@ -20,12 +20,12 @@ use tidegate_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
 use tidegate_reactor::buffer::{Buffer, View};
 use tidegate_reactor::op::{Fault, Op};
 
-use super::connection::ConnectionId;
+use super::connection::{ConnectionId, Flow};
 use super::fetch::ReaderId;
 use super::mail::{Answer, Ask, Asker};
 use super::reply::Refusal;
 use super::{Phase, Shard};
-use crate::log::{Appended, DurableToken, IncomingBatch};
+use crate::log::{AppendRefused, Appended, DurableToken, IncomingBatch};
 use crate::mutants::{self, Mutant};
 
 /// A user's partition on this shard: who waits for it.
@@ -63,6 +63,15 @@ enum Until {
     Committed(Offset),
 }
 
+/// What to do with a produce for which the log has no room now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IfNoRoom {
+    /// Its connection waits with it.
+    Wait,
+    /// It is refused: what comes by mail has no connection here that could wait.
+    Refuse,
+}
+
 /// How it is known that a produce has met its level.
 #[derive(Clone, Copy, Debug)]
 enum Proof {
@@ -91,8 +100,11 @@ impl Partition {
 }
 
 impl Shard {
-    /// A produce frame has come: it counts against the connection's credit, whatever becomes of it. If another shard owns the
-    /// partition, the rest of the story happens there.
+    /// A produce frame has come. It counts against the connection's credit, whatever becomes of it, but for one case: within
+    /// its credit a client is not refused because the log has no room now. Then nothing has happened yet, and the connection
+    /// waits with this frame.
+    ///
+    /// If another shard owns the partition, the rest of the story happens there.
     pub(super) fn produce_received(
         &mut self,
         id: ConnectionId,
@@ -100,26 +112,43 @@ impl Shard {
         bytes: &View,
         body_at: usize,
         ops: &mut Vec<Op>,
-    ) {
-        self.stats.produces_received += 1;
-        let credit = self.pool.received(self.now.mono_ns, id.holder(), frame.len() as u64);
+    ) -> Flow {
+        let credit = self.pool.may_begin(id.holder());
         let request = match ProduceRequest::decode(frame) {
             Ok(request) => request,
-            Err(error) => return self.refuse(id, frame.correlation, frame.api_number, &error.into()),
+            Err(error) => {
+                self.produce_counted(id, frame);
+                self.refuse(id, frame.correlation, frame.api_number, &error.into());
+                return Flow::Next;
+            }
         };
-        self.request_begins(id);
         let asker = Asker::Connection { id, correlation: frame.correlation, api: Api::Produce };
-        if let Err(out) = credit {
-            let refusal = Refusal::OutOfCredit { limit: out.limit, received: out.received };
-            return self.produce_refused(asker, request.partition, refusal, ops);
-        }
+        self.request_begins(id);
         let owner = shard_of(request.partition, self.shard_count);
-        if owner == self.me || self.phase != Phase::Serving {
+        if let Err(out) = credit {
+            self.produce_counted(id, frame);
+            let refusal = Refusal::OutOfCredit { limit: out.limit, received: out.received };
+            self.produce_refused(asker, request.partition, refusal, ops);
+        } else if owner == self.me || self.phase != Phase::Serving {
             let body = bytes.slice(body_at..body_at + frame.body.len());
-            self.produce_came(asker, &request, &body, ops);
+            if self.produce_came(asker, &request, &body, IfNoRoom::Wait, ops) == Flow::Again {
+                self.connection_answered(id);
+                return Flow::Again;
+            }
+            self.produce_counted(id, frame);
         } else {
+            self.produce_counted(id, frame);
             self.stats.produces_forwarded += 1;
             self.ask(asker, owner, Ask::Produce { request, body: Buffer::copy_of(frame.body) }, ops);
+        }
+        Flow::Next
+    }
+
+    fn produce_counted(&mut self, id: ConnectionId, frame: &Frame<'_>) {
+        self.stats.produces_received += 1;
+        // One that was ended meanwhile has left the pool.
+        if self.is_open(id) {
+            self.pool.received(self.now.mono_ns, id.holder(), frame.len() as u64);
         }
     }
 
@@ -129,15 +158,20 @@ impl Shard {
         asker: Asker,
         request: &ProduceRequest,
         body: &View,
+        if_no_room: IfNoRoom,
         ops: &mut Vec<Op>,
-    ) {
+    ) -> Flow {
         let mut batches = std::mem::take(&mut self.incoming);
-        match self.produce_admitted(request, body, &mut batches) {
-            Ok(()) => self.produce_appended(asker, request, &batches, ops),
-            Err(refusal) => self.produce_refused(asker, request.partition, refusal, ops),
-        }
+        let flow = match self.produce_admitted(request, body, &mut batches) {
+            Ok(()) => self.produce_appended(asker, request, &batches, if_no_room, ops),
+            Err(refusal) => {
+                self.produce_refused(asker, request.partition, refusal, ops);
+                Flow::Next
+            }
+        };
         batches.clear();
         self.incoming = batches;
+        flow
     }
 
     /// Whether the request may be done at all: everything that can be told without the log.
@@ -202,12 +236,17 @@ impl Shard {
         asker: Asker,
         request: &ProduceRequest,
         batches: &[IncomingBatch],
+        if_no_room: IfNoRoom,
         ops: &mut Vec<Op>,
-    ) {
+    ) -> Flow {
         let log = request.partition;
-        let appended = match self.logs.append(self.now, log, batches) {
-            Ok(appended) => appended,
-            Err(refused) => return self.produce_refused(asker, log, refused.into(), ops),
+        let appended = match (self.logs.append(self.now, log, batches), if_no_room) {
+            (Ok(appended), _) => appended,
+            (Err(AppendRefused::NoRoom { wanted: 1.., .. }), IfNoRoom::Wait) => return Flow::Again,
+            (Err(refused), _) => {
+                self.produce_refused(asker, log, refused.into(), ops);
+                return Flow::Next;
+            }
         };
         if appended.duplicate {
             self.stats.duplicates += 1;
@@ -216,7 +255,8 @@ impl Shard {
             self.stats.bytes_appended += batches.iter().map(|batch| batch.view.len() as u64).sum::<u64>();
         }
         if request.acks == Acks::None {
-            return self.answer(asker, Ok(Answer::Produce(None)), ops);
+            self.answer(asker, Ok(Answer::Produce(None)), ops);
+            return Flow::Next;
         }
         let partition = self.partitions.get_mut(&log).expect("admitted");
         let relaxed = partition.settings.durability == Durability::Relaxed;
@@ -232,6 +272,7 @@ impl Shard {
         // A repetition of what is flushed already has nothing to wait for but its turn.
         let flushed = self.logs.durable(log).filter(|_| appended.duplicate);
         self.produce_committed(log, flushed.map_or(Proof::Memory, Proof::Flush), ops);
+        Flow::Next
     }
 
     /// All below `upto` has been written; nothing can be said about durability yet.

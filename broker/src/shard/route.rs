@@ -17,7 +17,7 @@ use tidegate_protocol::ids::ShardId;
 use tidegate_reactor::buffer::View;
 use tidegate_reactor::op::Op;
 
-use super::connection::ConnectionId;
+use super::connection::{ConnectionId, Flow};
 use super::mail::{Ask, Asker};
 use super::reply::Refusal;
 use super::{Phase, Shard};
@@ -34,9 +34,13 @@ impl Shard {
         bytes: &View,
         body_at: usize,
         ops: &mut Vec<Op>,
-    ) {
-        if let Err(refusal) = self.routed(id, frame, bytes, body_at, ops) {
-            self.refuse(id, frame.correlation, frame.api_number, &refusal);
+    ) -> Flow {
+        match self.routed(id, frame, bytes, body_at, ops) {
+            Ok(flow) => flow,
+            Err(refusal) => {
+                self.refuse(id, frame.correlation, frame.api_number, &refusal);
+                Flow::Next
+            }
         }
     }
 
@@ -47,14 +51,14 @@ impl Shard {
         bytes: &View,
         body_at: usize,
         ops: &mut Vec<Op>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Flow, Refusal> {
         let api = frame.api()?;
         if frame.kind != Kind::Request {
             return Err(Refusal::Invalid { field: "flags", rule: "says that this is a reply".to_owned() });
         }
         if api == Api::Hello {
             self.hello(id, frame);
-            return Ok(());
+            return Ok(Flow::Next);
         }
         if !self.is_open(id) {
             return Err(Refusal::HelloNeeded { again: false });
@@ -76,7 +80,7 @@ impl Shard {
             Api::DescribeTopic => {
                 self.describe_topic(id, frame.correlation, &DescribeTopicRequest::decode(frame)?, ops);
             }
-            Api::Produce => self.produce_received(id, frame, bytes, body_at, ops),
+            Api::Produce => return Ok(self.produce_received(id, frame, bytes, body_at, ops)),
             Api::Subscribe => self.subscribe(id, frame)?,
             Api::Unsubscribe => self.unsubscribe(id, frame)?,
             Api::Credit => self.credit(id, frame)?,
@@ -111,7 +115,7 @@ impl Shard {
                 self.status(id, frame.correlation, ops);
             }
         }
-        Ok(())
+        Ok(Flow::Next)
     }
 
     fn asks(&mut self, asker: Asker, to: ShardId, ask: Ask, ops: &mut Vec<Op>) -> Result<(), Refusal> {

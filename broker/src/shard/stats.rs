@@ -37,6 +37,7 @@ counters! {
     frames_received,
     bytes_received,
     receive_pauses,
+    room_waits,
     sends,
     bytes_sent,
     refusals,
