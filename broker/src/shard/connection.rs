@@ -78,6 +78,8 @@ pub(super) struct Connection {
     /// Requests that are not answered yet.
     pub(super) in_flight: usize,
     pub(super) subscriptions: BTreeMap<SubscriptionId, ReaderId>,
+    /// It has heard that there is no produce credit for it now.
+    pub(super) told_to_wait: bool,
     /// The ceiling over all subscriptions, once the client has set one.
     pub(super) ceiling: Option<FetchCredit>,
     /// Bytes of all `data` bodies sent so far, for a ceiling that comes late.
@@ -170,6 +172,7 @@ impl Connection {
             dirty: false,
             in_flight: 0,
             subscriptions: BTreeMap::new(),
+            told_to_wait: false,
             ceiling: None,
             data_sent: 0,
             held_readers: Vec::new(),

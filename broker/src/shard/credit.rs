@@ -58,10 +58,19 @@ impl Shard {
             self.credit_waiting_since_ns = Some(now_ns);
             self.stats.count_credit_wait(reason);
         }
+        for grant in &grants {
+            if let Some(connection) = self.connections.get_mut(&ConnectionId(grant.holder.0)) {
+                connection.told_to_wait = false;
+            }
+        }
         self.credit_askers.retain(|id| grants.iter().all(|grant| grant.holder != id.holder()));
         for id in std::mem::take(&mut self.credit_askers) {
             let (_, limit) = self.pool.counters(id.holder());
-            grants.push(Grant { holder: id.holder(), limit });
+            // Once until there is some: a client may ask again whenever it hears of credit.
+            let told = self.connections.get_mut(&id).map(|c| std::mem::replace(&mut c.told_to_wait, true));
+            if told == Some(false) {
+                grants.push(Grant { holder: id.holder(), limit });
+            }
         }
         for Grant { holder, limit } in grants.drain(..) {
             let credit = Credit { scope: Scope::Produce, limit, reason, wanted: 0 };

@@ -174,6 +174,9 @@ fn who_gets_no_credit_hears_why_and_gets_it_when_there_is_room() {
     let answer = second.next(&node).expect("an answer");
     let told = Credit::decode(&whole(&answer)).expect("credit");
     assert_eq!((told.limit, told.reason), (0, Reason::Memory));
+    second.frame(&mut node, |_, out| ask.encode(out));
+    node.settle();
+    assert!(second.next(&node).is_none(), "it is told once, so that nobody asks in circles");
     // The first one does not use what it holds.
     node.pass(9_900);
     assert!(second.next(&node).is_none());
