@@ -146,7 +146,6 @@ impl Logs {
 
     /// The end of a turn: submits what has come together.
     pub fn pump(&mut self, now: Now, ops: &mut Vec<Op>) {
-        self.segments.pump(now, ops);
         self.reader.pump(&mut self.segments, ops);
         self.pass_reads_on();
         self.evict();
@@ -163,6 +162,9 @@ impl Logs {
             self.flush(now, ops);
             self.take_checkpoint(now, ops);
         }
+        // Last, so that a file which a cycle has asked for in vain is on its way when this turn ends: on a quiet shard there
+        // may be no other turn.
+        self.segments.pump(now, ops);
         self.announce_failure();
         self.set_timer(now, ops);
     }

@@ -301,6 +301,12 @@ impl Segments {
         self.table.of_log(log).next_back().map(|(_, segment)| segment.end)
     }
 
+    /// Whether the file that takes the log's runs is open.
+    #[cfg(test)]
+    pub(super) fn is_open_for(&self, log: TopicPartition) -> bool {
+        self.table.of_log(log).next_back().is_some_and(|(file, _)| self.handles.is_open(file))
+    }
+
     /// Why no further file can be made, if that is so.
     pub fn full(&self) -> Option<&Fault> {
         self.pool.full()

@@ -14,7 +14,7 @@ use tidegate_protocol::ids::{
 };
 use tidegate_reactor::buffer::View;
 use tidegate_reactor::disk::Disk;
-use tidegate_reactor::op::Fault;
+use tidegate_reactor::op::{Fault, Op};
 
 use super::answer::{AppendRefused, Appended, IncomingBatch, Outcome, ReadStart};
 use super::flush_rule::FlushRule;
@@ -608,4 +608,20 @@ fn records_past_their_age_go_with_their_data_files_and_younger_ones_stay() {
     assert_eq!(bench.logs.positions(log(0)).expect("a log").start, Offset(90), "all but the last record");
     assert_eq!(bench.logs.segments.pieces(log(0)).count(), 0);
     assert_eq!(bench.logs.positions(log(1)).expect("a log").start, Offset(0), "kept for ever");
+}
+
+#[test]
+fn a_file_that_a_cycle_asks_for_in_vain_is_on_its_way_when_the_turn_ends() {
+    let mut bench = started(Bench::with_logs(LIMITS, 1));
+    bench.append(log(0), batch(3, 2000, BatchOrigin::NONE, 1)).expect("room");
+    bench.settle();
+    assert!(bench.logs.segments.pieces(log(0)).count() > 0, "it went into a data file");
+    bench.restart(None);
+    let mut ops = Vec::new();
+    // Until the journal is open nothing is written; the data file is not opened before it is wanted.
+    while bench.turn(1) > 0 && bench.logs.opening > 0 {}
+    bench.append(log(0), batch(3, 2000, BatchOrigin::NONE, 2)).expect("room");
+    bench.logs.pump(bench.drive.now(), &mut ops);
+    let opens = |op: &Op| matches!(op, Op::Open { path, .. } if path.starts_with("/d/files"));
+    assert!(bench.logs.segments.is_open_for(log(0)) || ops.iter().any(opens), "{ops:?}");
 }
