@@ -100,7 +100,8 @@ impl ProducePool {
         let window_max = self.limits.window_bytes;
         let Some(account) = self.accounts.get_mut(&holder) else { return };
         account.wanted = wanted;
-        if wanted > 0 && account.outstanding() == 0 {
+        // Asking again while it waits is no sign that it needs more.
+        if wanted > 0 && account.outstanding() == 0 && !account.queued {
             account.window = (account.window * 2).max(wanted).min(window_max);
         }
         self.enqueue(holder);
