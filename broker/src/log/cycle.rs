@@ -164,12 +164,16 @@ impl Logs {
                 return;
             }
             let log = self.log(index);
-            let carry_cost: usize = log.small.iter().map(|e| entry_bytes(e.bytes as usize)).sum();
-            if frame_bytes(draft.entry_bytes + carry_cost + 2 * MARK_COST) > share {
-                return;
-            }
             if log.small_bytes + log.pending_bytes >= self.settle_threshold() {
                 self.draft_runs(index, Purpose::Settling, draft);
+            }
+            let log = self.log(index);
+            if log.small.is_empty() {
+                continue;
+            }
+            let carry_cost: usize = log.small.iter().map(|e| entry_bytes(e.bytes as usize)).sum();
+            if frame_bytes(draft.entry_bytes + carry_cost) > share {
+                return;
             }
             self.draft_carried(index, draft);
         }
@@ -221,11 +225,14 @@ impl Logs {
         if direct && !carried {
             self.draft_runs(index, Purpose::Direct, draft);
         }
+        // Large data takes the way through the ring only while that leaves room for what is small; else it waits for a file.
+        let may_wait = direct && self.segments.full().is_none();
+        let small_max = (self.limits.ring_bytes() / 8) as usize;
         let log = self.logs[index.0 as usize].as_deref_mut().expect("a dirty log exists");
         for range in extents_of(&log.pending, log.pending_placed, self.limits.extent_bytes_max) {
             let bytes: usize = log.pending[range.clone()].iter().map(|p| p.len).sum();
             let cost = entry_bytes(EXTENT_HEADER_BYTES + bytes);
-            if !draft.fits(cost) {
+            if !draft.fits(cost) || (may_wait && self.small_bytes + draft.entry_bytes > small_max) {
                 return;
             }
             log.pending_placed = range.end;

@@ -527,6 +527,26 @@ fn a_shard_that_fails_again_and_again_can_always_be_recovered() {
 }
 
 #[test]
+fn large_data_that_came_before_there_were_files_is_settled_once_there_are() {
+    let mut bench = started(Bench::with_logs(LIMITS, 2));
+    bench.drive.full = true;
+    let mut refused = 0;
+    for step in 0..400 {
+        refused += u32::from(bench.append(log(0), batch(1, 7500, BatchOrigin::NONE, step)).is_err());
+        bench.turn(usize::MAX);
+    }
+    assert!(refused > 0, "the ring has no room for ever");
+    bench.drive.full = false;
+    for _ in 0..20 {
+        bench.drive.pass(1_000_000_000);
+        bench.settle();
+    }
+    assert!(bench.logs.room().bytes > 0, "{:?}", bench.logs.stats());
+    bench.append(log(1), batch(1, 100, BatchOrigin::NONE, 0)).expect("it goes on");
+    bench.settle();
+}
+
+#[test]
 fn nothing_waits_for_what_it_is_to_free() {
     // 32 MiB for a thousand logs that get 1 KiB each in turn: no timer passes, and the whole never stops.
     let limits = Limits {
