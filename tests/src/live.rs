@@ -25,7 +25,7 @@ impl LiveBroker {
     /// One that nobody else uses.
     pub fn start() -> LiveBroker {
         let data = TempDir::new().expect("a temporary directory can be made");
-        let (running, address) = start_on(data.path(), 0);
+        let (running, address) = start_on(data.path(), 0, 2);
         LiveBroker { running: Mutex::new(Some(running)), data, address }
     }
 
@@ -43,11 +43,16 @@ impl LiveBroker {
 
     /// Stops it politely and starts it again on its directory and port.
     pub fn restart(&self) {
+        self.restart_with(2);
+    }
+
+    /// Likewise, with that number of shards.
+    pub fn restart_with(&self, shards: u16) {
         let mut running = self.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(running) = running.take() {
             running.stop().expect("a healthy broker stops");
         }
-        *running = Some(start_on(self.data.path(), self.address.port()).0);
+        *running = Some(start_on(self.data.path(), self.address.port(), shards).0);
     }
 }
 
@@ -63,11 +68,11 @@ impl Drop for LiveBroker {
     }
 }
 
-fn start_on(data: &Path, port: u16) -> (Running, SocketAddr) {
+fn start_on(data: &Path, port: u16, shards: u16) -> (Running, SocketAddr) {
     let config = RawConfig::new()
         .with("data", data.join("broker").display().to_string())
         .with("listen", format!("127.0.0.1:{port}"))
-        .with("shards", "2")
+        .with("shards", shards.to_string())
         .with("pin", "false")
         .with("allow_volatile", "true");
     let running = start(config.check().expect("the keys are right")).expect("the broker starts");

@@ -95,3 +95,36 @@ async fn producers_and_consumers_go_on_through_restarts_without_loss_or_repetiti
     let total: i64 = ends.iter().map(|(_, end)| end.offset.0).sum();
     assert_eq!(total as u64, stats.records_acked);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_number_of_shards_keeps_topics_records_and_stored_offsets() {
+    let broker = LiveBroker::start();
+    let client = Client::connect(&broker.address.to_string()).await.unwrap();
+    let admin = client.admin();
+    admin.create_topic(TopicSpec::new("moved").partitions(5)).await.unwrap();
+    let mut sent = 0;
+    for shards in [3, 1] {
+        let producer = client.producer("moved").start().await.unwrap();
+        for _ in 0..500 {
+            let value = format!("{sent:0200}");
+            let to = PartitionId(sent % 5);
+            producer.enqueue(Record::new(value.as_bytes()).partition(to)).await.unwrap();
+            sent += 1;
+        }
+        producer.close().await.unwrap();
+        admin.commit_offsets("reader", "moved", &[(PartitionId(1), Offset(i64::from(sent)))]).await.unwrap();
+        broker.restart_with(shards);
+        let stored = admin.fetch_offsets("reader", "moved").await.unwrap();
+        assert!(stored.iter().any(|stored| stored.offset == Offset(i64::from(sent))), "{stored:?}");
+        let mut reader = client.consumer("moved").from(Start::Earliest).until_end().start().await.unwrap();
+        let mut found = Vec::new();
+        while let Some(batch) = reader.next_batch().await {
+            for record in batch.unwrap().records().unwrap() {
+                let value = String::from_utf8(record.unwrap().value().unwrap().to_vec()).unwrap();
+                found.push(value.parse::<i32>().unwrap());
+            }
+        }
+        found.sort();
+        assert_eq!(found, (0..sent).collect::<Vec<_>>(), "with {shards} shards");
+    }
+}
