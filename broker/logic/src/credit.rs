@@ -59,6 +59,8 @@ struct Account {
     // What the client is kept supplied with while it goes on sending; grows each time it runs dry.
     window: u64,
     queued: bool,
+    // It has asked and got nothing yet.
+    asked: bool,
     // When bytes came or the limit rose last, on the shard's monotonic clock.
     moved_ns: u64,
 }
@@ -101,8 +103,9 @@ impl ProducePool {
         let Some(account) = self.accounts.get_mut(&holder) else { return };
         account.wanted = wanted;
         // Asking again while it waits is no sign that it needs more.
-        if wanted > 0 && account.outstanding() == 0 && !account.queued {
+        if wanted > 0 && account.outstanding() == 0 && !account.asked {
             account.window = (account.window * 2).max(wanted).min(window_max);
+            account.asked = true;
         }
         self.enqueue(holder);
     }
@@ -156,6 +159,7 @@ impl ProducePool {
             if raise > 0 {
                 account.limit = account.limit.max(account.received) + raise;
                 account.moved_ns = now_ns;
+                account.asked = false;
                 self.promised = others + account.promised(self.limits.overshoot_bytes);
                 grants.push(Grant { holder, limit: account.limit });
             }
