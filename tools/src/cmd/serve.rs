@@ -29,14 +29,15 @@ pub(crate) fn dev(args: &DevArgs, out: &mut Out) -> Result<(), Failure> {
     raw = raw
         .with("allow_volatile", args.allow_volatile.to_string())
         .with("insecure", args.insecure.to_string());
-    let running = raw.check().and_then(start).map_err(failed)?;
+    let config = raw.check().map_err(|e| failed(e, Code::Usage))?;
+    let running = start(config).map_err(|e| failed(e, Code::BrokerFailed))?;
     banner(&running, begun, out)?;
     let signalled = wait_for(Until::Signal)?;
     if !out.is_json() {
         // The terminal shows ^C without a line's end.
         note(format!("\n{signalled}: answering what is under way, flushing, writing the checkpoint"));
     }
-    running.stop().map_err(failed)
+    running.stop().map_err(|e| failed(e, Code::BrokerFailed))
 }
 
 /// Serves until standard input ends, or SIGTERM.
@@ -48,11 +49,12 @@ pub(crate) fn serve(args: &ServeArgs, out: &mut Out) -> Result<(), Failure> {
     if let Some(shards) = args.shards {
         raw = raw.with("shards", shards.to_string());
     }
-    let running = raw.check().and_then(start).map_err(failed)?;
+    let config = raw.check().map_err(|e| failed(e, Code::Usage))?;
+    let running = start(config).map_err(|e| failed(e, Code::BrokerFailed))?;
     out.json(&json!({ "listen": running.addr.to_string() }))?;
     out.flush()?;
     wait_for(Until::InputEnds)?;
-    running.stop().map_err(failed)
+    running.stop().map_err(|e| failed(e, Code::BrokerFailed))
 }
 
 /// What a stranger needs to know, and what to type next.
@@ -114,19 +116,18 @@ fn wait_for(until: Until) -> Result<&'static str, Failure> {
 }
 
 /// All problems of a start or a stop are shown; the last one ends the command.
-fn failed(error: StartError) -> Failure {
-    let mut failures: Vec<Failure> = error.problems.into_iter().map(failure_of).collect();
-    let last = failures
-        .pop()
-        .unwrap_or_else(|| Failure::new(Code::BrokerFailed, "the broker failed without saying why"));
+fn failed(error: StartError, code: Code) -> Failure {
+    let mut failures: Vec<Failure> =
+        error.problems.into_iter().map(|problem| failure_of(problem, code)).collect();
+    let last = failures.pop().unwrap_or_else(|| Failure::new(code, "the broker failed without saying why"));
     for failure in failures {
         note(failure);
     }
     last
 }
 
-fn failure_of(problem: Problem) -> Failure {
-    let mut failure = Failure::new(Code::BrokerFailed, problem.cause.trim_end_matches('.'));
+fn failure_of(problem: Problem, code: Code) -> Failure {
+    let mut failure = Failure::new(code, problem.cause.trim_end_matches('.'));
     if !problem.place.is_empty() {
         failure = failure.place(problem.place);
     }

@@ -50,6 +50,18 @@ fn an_unreachable_broker_is_exit_3_and_says_what_to_do() {
 }
 
 #[test]
+fn a_configuration_that_makes_no_sense_is_exit_2_and_makes_nothing() {
+    let dir = TestDir::new();
+    let data = dir.path().join("data");
+    for (listen, word) in [("nonsense", "listen"), ("0.0.0.0:0", "--insecure")] {
+        let ran = tg(&["dev", "--data", data.to_str().unwrap(), "--listen", listen]);
+        assert_eq!(ran.code, 2, "{}", ran.stderr);
+        assert!(ran.stderr.contains(word) && ran.stderr.contains("fix:"), "{}", ran.stderr);
+    }
+    assert!(!data.exists());
+}
+
+#[test]
 fn a_missing_data_directory_is_exit_5() {
     assert_eq!(tg(&["dump", "/nonexistent/data"]).code, 5);
 }
