@@ -207,7 +207,9 @@ impl<'a> Link<'a> {
         if state.memory_used > 0 {
             until = until.min(self.expired + EXPIRE_EVERY);
         }
-        Ok(state.delayed_until(self.lane).map_or(until, |delayed| until.min(delayed)))
+        // While the kernel takes nothing more, whose time has come waits for that instead.
+        let delayed = state.delayed_until(self.lane).filter(|_| self.connection.queued() < OUTPUT_BYTES);
+        Ok(delayed.map_or(until, |delayed| until.min(delayed)))
     }
 
     /// Sends as long as there is something, the connection takes it and credit lasts.
@@ -271,6 +273,7 @@ impl<'a> Link<'a> {
         let (has_ready, waiting) = (state.has_ready(self.lane, now), state.memory_used as u64);
         drop(state);
         if !has_ready {
+            self.unblock(now);
             return;
         }
         if let Some((_, asked)) = self.blocked
