@@ -29,6 +29,7 @@ pub struct ClientBuilder {
     dial: Dial,
     request_timeout: Duration,
     backoff: BackoffLimits,
+    refresh: Duration,
 }
 
 impl Client {
@@ -46,6 +47,7 @@ impl Client {
             dial: Dial { client_id: String::new(), connect_timeout: Duration::from_secs(5) },
             request_timeout: Duration::from_secs(30),
             backoff: BackoffLimits::default(),
+            refresh: Duration::from_secs(60),
         }
     }
 
@@ -90,6 +92,12 @@ impl ClientBuilder {
         self
     }
 
+    /// How often producers and consumers look for new partitions of their topics. Default: 60 s.
+    pub fn metadata_refresh(mut self, every: Duration) -> ClientBuilder {
+        self.refresh = every;
+        self
+    }
+
     /// Connects to a broker, `host:port`, and says hello to it.
     ///
     /// # Errors
@@ -107,6 +115,7 @@ impl ClientBuilder {
             dial: self.dial,
             request_timeout: self.request_timeout,
             backoff: self.backoff,
+            refresh: self.refresh,
             batch_bytes_max,
             calls: Mutex::new(Arc::new(Calls::start(connection))),
         };
@@ -153,6 +162,8 @@ pub(crate) struct Shared {
     pub(crate) dial: Dial,
     request_timeout: Duration,
     pub(crate) backoff: BackoffLimits,
+    /// How often new partitions are looked for.
+    pub(crate) refresh: Duration,
     /// The largest batch that the broker takes, as its hello said.
     pub(crate) batch_bytes_max: usize,
     /// The connection for requests; held across the await of a reconnect, which all callers have to wait for anyway.

@@ -122,6 +122,8 @@ struct Link<'a> {
     /// Partitions that were refused for a passing reason, and when to try again.
     refused: HashMap<usize, Instant>,
     reroute: bool,
+    /// When to look for new partitions.
+    refresh_at: Instant,
 }
 
 impl<'a> Link<'a> {
@@ -135,6 +137,7 @@ impl<'a> Link<'a> {
             next_id: 1,
             refused: HashMap::new(),
             reroute: false,
+            refresh_at: Instant::now() + inner.client.refresh,
         }
     }
 
@@ -153,11 +156,12 @@ impl<'a> Link<'a> {
             if self.inner.lock().is_feed_finished(self.feed) {
                 return Ok(());
             }
-            if std::mem::take(&mut self.reroute) {
+            if std::mem::take(&mut self.reroute) || Instant::now() >= self.refresh_at {
                 reroute(self.inner).await;
+                self.refresh_at = Instant::now() + self.inner.client.refresh;
                 continue;
             }
-            let mut until = self.connection.keep_alive(Instant::now(), (0, 0))?;
+            let mut until = self.connection.keep_alive(Instant::now(), (0, 0))?.min(self.refresh_at);
             until = self.refused.values().fold(until, |until, &time| until.min(time));
             self.connection.transmit()?;
             tokio::select! {

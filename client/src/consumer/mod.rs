@@ -19,7 +19,7 @@ use tidegate_protocol::api::offset::OffsetQuery;
 use tidegate_protocol::ids::{Offset, PartitionId, TopicPartition};
 
 pub use self::batch::{Batch, Record, Records};
-use self::state::{Chunk, Item, State, Until};
+use self::state::{Chunk, Growth, Item, State, Until};
 use crate::admin;
 use crate::client::{Route, Shared, unknown_partition};
 use crate::{Error, ErrorKind, Result};
@@ -101,7 +101,7 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Only these partitions. Default: all that the topic has now.
+    /// Only these partitions. Default: all, and, unless an end is asked for, those that are added later.
     pub fn partitions(mut self, partitions: &[PartitionId]) -> ConsumerBuilder {
         self.partitions = partitions.to_vec();
         self
@@ -154,7 +154,11 @@ impl ConsumerBuilder {
             Some(Start::RecordTime(time_ms)) => Some(time_ms),
             _ => None,
         };
-        let state = State::new(&route, &starts, &ends, from_time_ms, self.prefetch_bytes);
+        let growth = match self.until {
+            Until::Forever if self.partitions.is_empty() => Growth::Followed,
+            _ => Growth::Ignored,
+        };
+        let state = State::new(&route, &starts, &ends, from_time_ms, self.prefetch_bytes, growth);
         let inner = Inner {
             client: self.client,
             topic: self.topic,

@@ -29,6 +29,13 @@ pub(crate) enum Until {
     Offset(Offset),
 }
 
+/// Whether partitions that are added to the topic later are consumed, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Growth {
+    Followed,
+    Ignored,
+}
+
 /// Whole batches of one partition, verified, as they came in one frame.
 #[derive(Debug)]
 pub(crate) struct Chunk {
@@ -135,6 +142,31 @@ pub(crate) struct Feed {
     pub(crate) changed: bool,
 }
 
+impl Source {
+    fn new(
+        place: TopicPartition,
+        epoch: LeaderEpoch,
+        start: Offset,
+        until: Option<Offset>,
+        from_time_ms: Option<i64>,
+    ) -> Source {
+        Source {
+            place,
+            epoch,
+            feed: usize::MAX,
+            position: start,
+            fetched: start,
+            committed: until.unwrap_or(start),
+            until,
+            from_time_ms,
+            caught_up: false,
+            waiting: 0,
+            taken: 0,
+            life: if until.is_some_and(|until| start >= until) { Life::Ended } else { Life::Running },
+        }
+    }
+}
+
 /// Everything of one consumer.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -144,6 +176,7 @@ pub(crate) struct State {
     waker: Option<Waker>,
     /// Bytes of each partition that may wait.
     share: usize,
+    growth: Growth,
     pub(crate) closed: bool,
 }
 
@@ -155,29 +188,36 @@ impl State {
         ends: &[Option<Offset>],
         from_time_ms: Option<i64>,
         prefetch_bytes: usize,
+        growth: Growth,
     ) -> State {
-        let sources = route.partitions.iter().zip(starts).zip(ends).map(|((known, &start), &until)| Source {
-            place: TopicPartition { topic: route.topic, partition: known.partition },
-            epoch: known.epoch,
-            feed: usize::MAX,
-            position: start,
-            fetched: start,
-            committed: until.unwrap_or(start),
-            until,
-            from_time_ms,
-            caught_up: false,
-            waiting: 0,
-            taken: 0,
-            life: if until.is_some_and(|until| start >= until) { Life::Ended } else { Life::Running },
+        let ranges = route.partitions.iter().zip(starts).zip(ends);
+        let sources = ranges.map(|((known, &start), &until)| {
+            let place = TopicPartition { topic: route.topic, partition: known.partition };
+            Source::new(place, known.epoch, start, until, from_time_ms)
         });
         let sources: Vec<_> = sources.collect();
         let share = (prefetch_bytes / sources.len().max(1)).max(SHARE_MIN);
-        State { sources, feeds: Vec::new(), queue: VecDeque::new(), waker: None, share, closed: false }
+        State {
+            sources,
+            feeds: Vec::new(),
+            queue: VecDeque::new(),
+            waker: None,
+            share,
+            growth,
+            closed: false,
+        }
     }
 
     /// Takes over where the partitions are. Returns the feeds that need a task.
     pub(crate) fn set_route(&mut self, route: &Route) -> Vec<usize> {
         let mut to_start = Vec::new();
+        if self.growth == Growth::Followed {
+            for known in route.partitions.iter().skip(self.sources.len()) {
+                let place = TopicPartition { topic: route.topic, partition: known.partition };
+                // Everything in a partition that is new is wanted.
+                self.sources.push(Source::new(place, known.epoch, Offset(0), None, None));
+            }
+        }
         for index in 0..self.sources.len() {
             let place = self.sources[index].place;
             let known = route.partitions.iter().find(|known| known.partition == place.partition);

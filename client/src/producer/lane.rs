@@ -125,6 +125,8 @@ struct Link<'a> {
     /// The queue that an identity is asked for.
     asking: Option<usize>,
     reroute: bool,
+    /// When to look for new partitions.
+    refresh_at: Instant,
     expired: Instant,
 }
 
@@ -155,6 +157,7 @@ impl<'a> Link<'a> {
             identities: mpsc::channel(1),
             asking: None,
             reroute: false,
+            refresh_at: Instant::now() + inner.client.refresh,
             expired: Instant::now(),
         }
     }
@@ -174,8 +177,9 @@ impl<'a> Link<'a> {
                 return Ok(());
             }
             self.ask_for_identity();
-            if std::mem::take(&mut self.reroute) {
+            if std::mem::take(&mut self.reroute) || Instant::now() >= self.refresh_at {
                 reroute(self.inner).await;
+                self.refresh_at = Instant::now() + self.inner.client.refresh;
                 continue;
             }
             let until = self.next_check()?;
@@ -194,7 +198,7 @@ impl<'a> Link<'a> {
     /// Does what is due by the clock; returns when to do so again.
     fn next_check(&mut self) -> Result<Instant> {
         let now = Instant::now();
-        let mut until = self.connection.keep_alive(now, (self.sent, self.limit))?;
+        let mut until = self.connection.keep_alive(now, (self.sent, self.limit))?.min(self.refresh_at);
         self.connection.transmit()?;
         if let Some((_, asked)) = self.blocked {
             until = until.min(asked + WANTED_EVERY);

@@ -284,6 +284,29 @@ async fn partitions_on_several_shards_are_followed_when_they_move() {
 }
 
 #[tokio::test]
+async fn partitions_that_are_added_are_produced_to_and_consumed() {
+    let fake = Fake::with_topic(1).await;
+    fake.change(|broker| broker.shard_count = 2);
+    let builder = Client::builder().metadata_refresh(Duration::from_millis(5));
+    let client = builder.connect(&fake.address).await.unwrap();
+    let producer = client.producer("t").start().await.unwrap();
+    let mut consumer = client.consumer("t").from(Start::Latest).start().await.unwrap();
+    let mut chosen =
+        client.consumer("t").from(Start::Latest).partitions(&[PartitionId(0)]).start().await.unwrap();
+    fake.change(|broker| broker.grow(3));
+    while producer.partition_count() < 3 {
+        tokio::task::yield_now().await;
+    }
+    for partition in [2, 1, 0] {
+        producer.send(Record::new(b"x").partition(PartitionId(partition))).await.unwrap();
+        let batch = consumer.next_batch().await.unwrap().unwrap();
+        assert_eq!((batch.partition(), batch.first_offset()), (PartitionId(partition), Offset(0)));
+    }
+    assert_eq!(chosen.next_batch().await.unwrap().unwrap().partition(), PartitionId(0));
+    assert_eq!((consumer.positions().len(), chosen.positions().len()), (3, 1));
+}
+
+#[tokio::test]
 async fn passing_refusals_of_a_subscription_are_tried_again() {
     let fake = Fake::with_topic(1).await;
     let client = client(&fake).await;

@@ -177,6 +177,12 @@ impl Broker {
         topic
     }
 
+    /// Adds partitions to topic `t`.
+    pub(crate) fn grow(&mut self, partitions: usize) {
+        let log = || Log { start: 0, end: 0, batches: Vec::new(), producers: HashMap::new() };
+        self.topics[0].2.resize_with(partitions, log);
+    }
+
     fn log(&mut self, place: TopicPartition) -> Option<&mut Log> {
         let (_, _, logs) = self.topics.iter_mut().find(|(_, topic, _)| *topic == place.topic)?;
         logs.get_mut(usize::try_from(place.partition.0).ok()?)
