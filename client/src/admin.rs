@@ -22,6 +22,23 @@ use crate::connection::unreadable;
 use crate::{Error, ErrorKind, Result};
 
 /// Administration; made by [`crate::Client::admin`].
+///
+/// ```no_run
+/// use tidegate::{Client, ErrorCode, TopicSpec};
+///
+/// # async fn example() -> tidegate::Result<()> {
+/// let admin = Client::connect("127.0.0.1:7171").await?.admin();
+/// let topic = TopicSpec::new("readings").partitions(4).setting("retention.ms", "86400000");
+/// match admin.create_topic(topic).await {
+///     Err(error) if error.code() != Some(ErrorCode::TopicExists) => return Err(error),
+///     _ => {}
+/// }
+/// for partition in admin.describe_topic("readings").await?.partitions {
+///     println!("{}: {} to {}", partition.partition, partition.start, partition.committed);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Admin {
     shared: Arc<Shared>,

@@ -259,6 +259,29 @@ pub enum Event {
 }
 
 /// Consumes one topic: a [`Stream`] of batches, in order within each partition.
+///
+/// A named consumer goes on where it committed last:
+/// ```no_run
+/// use tidegate::{Client, Event};
+///
+/// # async fn example() -> tidegate::Result<()> {
+/// let client = Client::connect("127.0.0.1:7171").await?;
+/// let mut consumer = client.consumer("readings").name("dashboard").start().await?;
+/// while let Some(event) = consumer.next_event().await {
+///     match event? {
+///         Event::Batch(batch) => {
+///             for record in batch.records()? {
+///                 println!("{:?}", record?.value());
+///             }
+///         }
+///         // Nothing more for now: a good moment to commit what was handled.
+///         Event::CaughtUp(_) => consumer.commit().await?,
+///         _ => {}
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Consumer {
     inner: Arc<Inner>,

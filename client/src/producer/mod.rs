@@ -330,6 +330,29 @@ async fn init_identity(client: &Shared, known: Option<Identity>) -> Result<Ident
 }
 
 /// Produces to one topic. Cheap to clone; the clones share batches, memory and connections.
+///
+/// ```no_run
+/// use tidegate::{Client, Compression, ProducerEvent, Record};
+///
+/// # async fn example() -> tidegate::Result<()> {
+/// let client = Client::connect("127.0.0.1:7171").await?;
+/// let producer = client
+///     .producer("readings")
+///     .compression(Compression::Lz4)
+///     .observe(|event| {
+///         if let ProducerEvent::Lost { partition, record_count, .. } = event {
+///             eprintln!("partition {partition} lost {record_count} records of a relaxed topic");
+///         }
+///     })
+///     .start()
+///     .await?;
+/// for reading in 0..1_000_000_u32 {
+///     // Waits only while 64 MiB are not acknowledged; the ticket may be dropped.
+///     producer.enqueue(Record::keyed(b"sensor-7", reading.to_string().as_bytes())).await?;
+/// }
+/// producer.close().await
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Producer {
     handle: Arc<Handle>,
