@@ -290,6 +290,11 @@ impl Logs {
         self.limits.memory_bytes - 2 * self.limits.frame_bytes_max
     }
 
+    /// Memory up to which settled records stay.
+    fn tail_share(&self) -> usize {
+        self.memory_high() / 2
+    }
+
     pub(super) fn memory_used(&self) -> usize {
         self.memory.used() + self.checkpoints.memory_bytes() + self.staging.memory_bytes()
     }
@@ -305,8 +310,7 @@ impl Logs {
 
     /// Lets the oldest settled records leave memory while it is low.
     fn evict(&mut self) {
-        let goal = self.memory_high() / 2;
-        while self.memory_used() > goal {
+        while self.memory_used() > self.tail_share() {
             let Some(settled) = self.memory.next_evictable(self.journal.flushed()) else { return };
             if let Some(log) = self.logs[settled.log.0 as usize].as_deref_mut() {
                 log.tail.drop_below(settled.upto, &mut self.memory);
@@ -324,7 +328,9 @@ impl Logs {
         if self.ring_room() < self.limits.frame_bytes_max as u64 / 4 {
             return none(Reason::Disk);
         }
-        let bytes = self.memory_high().saturating_sub(self.memory_used()) as u64;
+        // The tail may grow to its share whatever is promised now.
+        let used = self.memory_used().max(self.tail_share());
+        let bytes = self.memory_high().saturating_sub(used) as u64;
         let reason = if bytes < self.limits.memory_bytes as u64 / 8 { Reason::Memory } else { Reason::None };
         Room { bytes, reason }
     }
@@ -348,13 +354,11 @@ impl Logs {
         if log.topic.is_internal() {
             return Ok(());
         }
-        if self.ring_room() == 0 {
-            return match self.segments.full() {
-                Some(_) => Err(AppendRefused::DiskFull),
-                None => refuse(Reason::Disk, 0),
-            };
+        // A full ring is no reason: what is appended waits in memory until frames are free again. A full drive is.
+        if self.ring_room() == 0 && self.segments.full().is_some() {
+            return Err(AppendRefused::DiskFull);
         }
-        let memory = self.memory_high().saturating_sub(self.memory_used());
+        let memory = self.limits.memory_bytes.saturating_sub(self.memory_used());
         if bytes > memory {
             return refuse(Reason::Memory, memory as u64);
         }
@@ -393,7 +397,9 @@ impl Logs {
         } else {
             return;
         };
-        let at_ns = (self.quiet.since_ns + after).max(now.mono_ns + 1);
+        // What is overdue and cannot be written yet is not asked for again at once.
+        const AGAIN_NS: u64 = 1_000_000;
+        let at_ns = (self.quiet.since_ns + after).max(now.mono_ns + AGAIN_NS);
         self.quiet.timer_at_ns = Some(at_ns);
         ops.push(Op::Timer { at_ns, tag: QUIET_TIMER });
     }
