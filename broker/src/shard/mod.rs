@@ -4,10 +4,10 @@
 //! then readers are served, the logs put a cycle under way with all that was appended, credit is granted, and each connection
 //! that has something to say gets one send. So whatever came in together shares one cycle and one flush.
 //!
-//! Reading order: this file (what a shard has, and its turn), [`connection`] (bytes in, frames out), [`route`] (where a frame
-//! goes), [`produce`] and [`fetch`] (the two stories of the data path), [`credit`], [`orders`] (topics and producer ids),
-//! [`offset`], [`internal`] (the logs under the last two), [`mail`] (other shards), [`reply`] (how a refusal is told),
-//! [`stats`], [`limits`].
+//! Reading order: this file (what a shard has, and its turn), `connection` (bytes in, frames out), `route` (where a frame
+//! goes), `produce` and `fetch` (the two stories of the data path), `credit`, `orders` (topics and producer ids),
+//! `offset`, `internal` (the logs under the last two), `mail` (other shards), `reply` (how a refusal is told),
+//! `stats`, `limits`.
 
 mod connection;
 mod credit;
