@@ -14,7 +14,7 @@
 mod files;
 mod sockets;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::future::{Future, poll_fn};
@@ -60,6 +60,8 @@ pub fn run(setup: Setup, turn: &mut dyn Turn) -> Result<(), Fault> {
         let mut shard = Shard::new(setup);
         poll_fn(|cx| shard.poll(cx, turn)).await;
         shard.setup.post.door().bell().set_waker(None);
+        // An executor that ends before its file tasks would leave its helper thread without anybody to answer to.
+        poll_fn(|_| if shard.file_tasks.get() == 0 { Poll::Ready(()) } else { Poll::Pending }).await;
     });
     Ok(())
 }
@@ -86,6 +88,8 @@ struct Shard {
     files: HashMap<File, Rc<DmaFile>>,
     probed: files::Probed,
     done: Rc<RefCell<Done>>,
+    /// File tasks that have not left their result yet.
+    file_tasks: Rc<Cell<usize>>,
     listening: Option<sockets::Listening>,
     /// Flushes that said OK and wait for those of other shards. Oldest first.
     doubted: Vec<(File, Tag, Doubt)>,
@@ -131,6 +135,7 @@ impl Shard {
             files: HashMap::new(),
             probed: files::Probed::default(),
             done: Rc::default(),
+            file_tasks: Rc::default(),
             listening: None,
             doubted: Vec::new(),
             timers: BinaryHeap::new(),

@@ -80,9 +80,11 @@ impl Shard {
 
     /// Runs the task up to its first wait at once, so that its request lies ready for the kernel.
     fn spawn(&self, task: impl Future<Output = Completion> + 'static) {
-        let done = Rc::clone(&self.done);
+        let (done, count) = (Rc::clone(&self.done), Rc::clone(&self.file_tasks));
+        count.set(count.get() + 1);
         glommio::spawn_local(async move {
             let completion = task.await;
+            count.set(count.get() - 1);
             done.borrow_mut().push(completion);
         })
         .detach();
