@@ -113,7 +113,7 @@ pub const KEYS: &[Key] = &[
         default: "0",
         unit: "",
         doc: "Shards, each a thread with its own journal. 0: as many as the data directory has; for a new one, one for \
-              each core that the process may use.",
+              each core that the process may use. A directory with another number is changed over at the start.",
     },
     Key {
         name: "pin",

@@ -17,14 +17,16 @@ fn place() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
+/// With one shard.
 fn serve(data: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(TIDEGATE);
+    let mut command = serve_as_found(data, arguments);
+    command.args(["--shards", "1"]);
     command
-        .arg("serve")
-        .arg("--data")
-        .arg(data)
-        .args(["--listen", "127.0.0.1:0", "--shards", "1"])
-        .args(arguments);
+}
+
+fn serve_as_found(data: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(TIDEGATE);
+    command.arg("serve").arg("--data").arg(data).args(["--listen", "127.0.0.1:0"]).args(arguments);
     command.stdin(Stdio::null());
     command
 }
@@ -88,6 +90,22 @@ fn a_broker_serves_until_sigterm_and_ends_with_0_twice_on_one_directory() {
         assert!(said.contains("serving on 127.0.0.1") && said.contains("stopped"), "{said}");
         assert!(!said.contains("WARN") && !said.contains("ERROR"), "{said}");
         assert!(!port.exists(), "the port file goes with the broker");
+    }
+}
+
+#[test]
+fn the_number_of_shards_is_changed_when_asked_for_and_kept_otherwise() {
+    let place = place();
+    let (data, port) = (place.path().join("data"), place.path().join("port"));
+    for (asked, expected) in [(Some("1"), 1), (Some("3"), 3), (None, 3), (Some("2"), 2), (None, 2)] {
+        let mut command = serve_as_found(&data, &[]);
+        command.args(asked.map(|count| format!("--shards={count}")));
+        let serving = Serving::start(command, &port);
+        serving.signal("TERM");
+        let (said, code) = serving.end();
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.contains(&format!(", {expected} shards")), "{said}");
+        assert!(!said.contains("WARN") && !said.contains("ERROR"), "{said}");
     }
 }
 
@@ -173,7 +191,7 @@ fn a_path_that_cannot_be_a_directory_is_refused() {
 }
 
 #[test]
-fn a_directory_of_another_node_shard_count_or_format_is_refused_and_unchanged() {
+fn a_directory_of_another_node_or_cluster_is_refused_and_unchanged() {
     let place = place();
     let (data, port) = (place.path().join("data"), place.path().join("port"));
     let serving = Serving::start(serve(&data, &[]), &port);
@@ -241,7 +259,7 @@ fn a_full_or_read_only_place_is_refused_with_what_is_needed() {
     refused(
         &output,
         FAILED,
-        &["too little space", "small/d", "MiB free for 1 shards", "39 MiB free", "--data"],
+        &["too little space for the journals", "small/d", "MiB free for 1 shards", "39 MiB free", "--data"],
     );
     let output = serve_on_small_mount(&place.path().join("fixed"), "size=40m,ro");
     refused(

@@ -1,5 +1,4 @@
 //! A broker that is stopped the moment it serves ends, whatever its clients do.
-#![expect(clippy::unwrap_used, reason = "all of this file is test code, its helpers too")]
 
 use std::net::TcpStream;
 use std::sync::mpsc;
