@@ -1,7 +1,7 @@
 //! The first reactor: a glommio executor a shard, with the turn as its one long task.
 //!
 //! Read in this order: [`run`]; the loop in `Shard::poll`; `sockets.rs`, which drives sockets by readiness from within that
-//! task; `files.rs`, where each file op is a small task of its own that leaves its result in [`Done`].
+//! task; `files.rs`, where each file op is a small task of its own that leaves its result in `Done`.
 //!
 //! Known of glommio 0.9 and respected here:
 //! - It looks for work from the kernel only when no task is ready, so the loop never wakes itself: with events left it asks for a
