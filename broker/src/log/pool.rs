@@ -46,6 +46,8 @@ pub(crate) struct Pool {
     /// Whether a log waits for a file of the class.
     missed: [bool; FILE_CLASSES],
     full: Option<Fault>,
+    /// Whether something has changed since all spares were looked at last: there may be thousands.
+    look: bool,
     /// Files that were zero-filled, and those handed out with a flush of their own.
     pub zero_filled: u64,
     pub handed_out_allocated: u64,
@@ -98,6 +100,7 @@ impl Pool {
             wanted,
             missed: [false; FILE_CLASSES],
             full: None,
+            look: true,
             zero_filled: 0,
             handed_out_allocated: 0,
             limits,
@@ -113,7 +116,13 @@ impl Pool {
 
     /// A file that nobody names and that holds anything.
     pub(crate) fn add_blank(&mut self, file: FileId, bytes: u64) {
+        self.look = true;
         self.spares.insert(file, Spare { bytes, stage: Stage::Blank });
+    }
+
+    /// Something that the pool waits for may have happened.
+    pub(crate) fn look_again(&mut self) {
+        self.look = true;
     }
 
     /// A log has given the file up in frame `sequence`.
@@ -123,6 +132,7 @@ impl Pool {
 
     /// Somebody has looked at the file itself. One that is not there keeps size 0 and is of no use.
     pub(crate) fn set_bytes(&mut self, file: FileId, bytes: u64) {
+        self.look = true;
         if let Some(spare) = self.spares.get_mut(&file) {
             spare.bytes = bytes;
         }
@@ -146,6 +156,7 @@ impl Pool {
                 break;
             }
             self.freed.pop_first();
+            self.look = true;
             let (bytes, generation) = known(file);
             // One that was never assigned came from another layout's pool and may hold anything.
             let used = generation > Generation(0);
@@ -178,6 +189,7 @@ impl Pool {
         let Some(file) = best else {
             if !self.missed[class] {
                 self.missed[class] = true;
+                self.look = true;
                 self.wanted[class] = (self.wanted[class] + 1).min(self.limits.ready_max);
             }
             return None;
@@ -195,6 +207,7 @@ impl Pool {
 
     /// The file that was chosen belongs to a log now. Returns its size.
     pub(crate) fn taken(&mut self, file: FileId) -> Option<u64> {
+        self.look = true;
         let spare = self.spares.remove(&file)?;
         let class = self.class_of(spare.bytes);
         self.missed[class] = false;
@@ -210,6 +223,9 @@ impl Pool {
 
     /// Goes on with making and filling files: one of each at a time.
     pub(crate) fn pump(&mut self, handles: &mut Handles, ops: &mut Vec<Op>) {
+        if !std::mem::take(&mut self.look) {
+            return;
+        }
         self.create_next(handles, ops);
         self.fill_next(handles, ops);
         // So that the next log need not wait for one, unless other files need the descriptors.
@@ -225,6 +241,7 @@ impl Pool {
     /// The end of an opening. A file whose opening failed is forgotten, the next start finds it; returns whether it was to
     /// be made, so that what there is of it can be removed.
     pub(crate) fn on_opened(&mut self, file: FileId, result: &Result<(), Fault>) -> bool {
+        self.look = true;
         let Some(spare) = self.spares.get_mut(&file) else { return false };
         let created = self.creating == Some(file);
         if created {
@@ -258,6 +275,7 @@ impl Pool {
         handles: &mut Handles,
         ops: &mut Vec<Op>,
     ) {
+        self.look = true;
         assert_eq!(self.filling, Some(file), "one file is filled at a time");
         self.busy = false;
         handles.put_back(file);
@@ -279,6 +297,7 @@ impl Pool {
 
     /// A file full of zeros is flushed.
     pub(crate) fn on_flushed(&mut self, file: FileId, result: &Result<(), Fault>, handles: &mut Handles) {
+        self.look = true;
         handles.put_back(file);
         if result.is_err() {
             return self.give_up(file);
@@ -297,6 +316,7 @@ impl Pool {
 
     /// Room may have been made on the drive: try again.
     pub(crate) fn retry(&mut self) {
+        self.look = true;
         self.full = None;
     }
 
@@ -366,7 +386,11 @@ impl Pool {
                 .then_some((spare.bytes, *file))
         };
         let next = self.filling.or_else(|| self.spares.iter().filter_map(blank).min().map(|(_, file)| file));
-        let Some(file) = next else { return };
+        let Some(file) = next else {
+            // One that a reader still uses is filled when the reader has done: nobody says so.
+            self.look = self.spares.values().any(|spare| spare.stage == Stage::Blank && spare.bytes > 0);
+            return;
+        };
         self.filling = Some(file);
         let Some(io) = handles.take(file, ops) else { return };
         let spare = self.spares.get_mut(&file).expect("a file that is filled is a spare");

@@ -364,7 +364,10 @@ impl Segments {
                     self.open_failed.push((file, fault));
                 }
             }
-            Event::FileClosed { file: io } => self.handles.on_closed(io),
+            Event::FileClosed { file: io } => {
+                self.handles.on_closed(io);
+                self.pool.look_again();
+            }
             Event::Written { file: io, result, .. } => {
                 let file = self.handles.file_of(io).expect("a file that is filled is open");
                 self.pool.on_written(file, io, result, &mut self.handles, ops);
