@@ -18,6 +18,7 @@ pub use super::pool::{ALLOCATED, Purpose};
 use super::retention::Piece;
 use crate::datadir;
 use crate::limits::FileLimits;
+use crate::mutants::{self, Mutant};
 
 /// Removal of a file that could not be made.
 const REMOVE: Tag = Tag(FILE_SPACE | 1);
@@ -165,6 +166,9 @@ impl Segments {
     pub fn apply_free(&mut self, sequence: FrameSequence, free: &Free) -> Result<(), String> {
         self.table.free(sequence, free)?;
         self.pool.add_freed(sequence, free.file);
+        if mutants::on(Mutant::FileHandedOutBeforeFreeMarked) {
+            self.on_marked(FrameSequence(0));
+        }
         Ok(())
     }
 
