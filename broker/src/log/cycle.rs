@@ -68,9 +68,6 @@ enum Piece {
     Fresh(Range<usize>),
 }
 
-/// Bytes that the mark of a run may need beside its notes.
-const MARK_COST: usize = run_mark_bytes(0) + ASSIGN_BYTES;
-
 impl Logs {
     /// Builds the next cycle and submits its writes. `room` is the largest frame that the ring has a place for.
     /// Returns whether there was anything to build.
