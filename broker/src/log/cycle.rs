@@ -11,12 +11,13 @@ use std::ops::Range;
 use tidegate_protocol::batch::{self, BatchView};
 use tidegate_protocol::disk::checkpoint::ExtentPlace;
 use tidegate_protocol::disk::entry::{
-    ASSIGN_BYTES, Carriage, Entry, FREE_BYTES, RunMark, START_BYTES, Start, entry_bytes, run_mark_bytes,
+    ASSIGN_BYTES, Carriage, Entry, FREE_BYTES, ProducerNote, RunMark, START_BYTES, Start, entry_bytes,
+    run_mark_bytes,
 };
 use tidegate_protocol::disk::frame::{FrameBuilder, frame_bytes};
 use tidegate_protocol::disk::run::{RUN_HEADER_BYTES, RunHeader, run_bytes};
 use tidegate_protocol::extent::{EXTENT_HEADER_BYTES, ExtentHeader, LogKind, identity_crc, payload_crc};
-use tidegate_protocol::ids::{FileId, LeaderEpoch, Offset, TopicPartition};
+use tidegate_protocol::ids::{ClusterId, FileId, LeaderEpoch, Offset, TopicPartition};
 use tidegate_reactor::buffer::{Buffer, View};
 use tidegate_reactor::op::{File, Op};
 
@@ -328,23 +329,7 @@ impl Logs {
             extents.push((at, header));
             at += header.total_bytes();
         }
-        let (first, last) = (extents[0].1, extents[extents.len() - 1].1);
-        let max_timestamp_ms = extents.iter().map(|(_, h)| h.max_timestamp_ms).max().unwrap_or(i64::MIN);
-        let header = RunHeader {
-            cluster: self.journal.identity().cluster,
-            file: place.file,
-            generation: place.generation,
-            sequence: place.run_sequence,
-            previous_crc: place.previous_crc,
-            log: log.id,
-            base: first.base,
-            end: last.end,
-            bytes: bytes as u32,
-            extents: extents.len() as u32,
-            append_first_ms: first.append_time_ms,
-            append_last_ms: last.append_time_ms,
-            max_timestamp_ms,
-        };
+        let header = run_header(self.journal.identity().cluster, &place, &extents, bytes);
         let crc = header.finish(&mut memory[..bytes], at);
         buffer.set_filled(bytes);
         let (capacity, view) = (buffer.capacity(), buffer.freeze());
@@ -356,21 +341,7 @@ impl Logs {
                 Piece::Fresh(_) => log.tail.push(TailExtent { header, view, buffer }, &mut self.memory),
             }
         }
-        let mark = RunMark {
-            log: log.id,
-            base: header.base,
-            end: header.end,
-            file: place.file,
-            generation: place.generation,
-            at: place.at,
-            bytes: bytes as u32,
-            crc,
-            run_sequence: place.run_sequence,
-            append_first_ms: header.append_first_ms,
-            append_last_ms: header.append_last_ms,
-            max_timestamp_ms,
-            producers,
-        };
+        let mark = mark_of(&header, place.at, crc, producers);
         let small_before = (log.small_bytes, log.small.len());
         log.settle(&mark).expect("a run continues its log");
         self.small_bytes -= small_before.0 - log.small_bytes;
@@ -494,6 +465,50 @@ impl Item {
             Item::Entry(_) => None,
             Item::Fresh(index, _) | Item::Carried(index, _) => Some(*index),
         }
+    }
+}
+
+/// The header of a run of these extents.
+fn run_header(
+    cluster: ClusterId,
+    place: &Place,
+    extents: &[(usize, ExtentHeader)],
+    bytes: usize,
+) -> RunHeader {
+    let (first, last) = (extents[0].1, extents[extents.len() - 1].1);
+    RunHeader {
+        cluster,
+        file: place.file,
+        generation: place.generation,
+        sequence: place.run_sequence,
+        previous_crc: place.previous_crc,
+        log: first.log,
+        base: first.base,
+        end: last.end,
+        bytes: bytes as u32,
+        extents: extents.len() as u32,
+        append_first_ms: first.append_time_ms,
+        append_last_ms: last.append_time_ms,
+        max_timestamp_ms: extents.iter().map(|(_, h)| h.max_timestamp_ms).max().unwrap_or(i64::MIN),
+    }
+}
+
+/// What the journal says about a run.
+fn mark_of(header: &RunHeader, at: u64, crc: u32, producers: Vec<ProducerNote>) -> RunMark {
+    RunMark {
+        log: header.log,
+        base: header.base,
+        end: header.end,
+        file: header.file,
+        generation: header.generation,
+        at,
+        bytes: header.bytes,
+        crc,
+        run_sequence: header.sequence,
+        append_first_ms: header.append_first_ms,
+        append_last_ms: header.append_last_ms,
+        max_timestamp_ms: header.max_timestamp_ms,
+        producers,
     }
 }
 

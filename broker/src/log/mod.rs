@@ -4,9 +4,10 @@
 //! together, `on_event` learns what the drive did, and outcomes say what follows for those who wait. Before the first
 //! turn `Logs::open` recovers over blocking disk access.
 //!
-//! Reading order: this file (what the shard sees), [`state`] (one log, live and in replay), [`cycle`] (what goes where),
-//! [`pump`] (when), [`flight`] (writes and flushes under way), [`journal`] (the ring), [`checkpoint`], [`recent`] (the tail
-//! in memory), [`recover`] (the decision table), then the data files: [`segment`].
+//! Reading order: this file (what the shard sees), `state` (one log, live and in replay), `pending` (what waits), `cycle` (what
+//! goes where), `pump` (when), `flight` (writes and flushes under way), [`journal`] (the ring), `checkpoint`, `recent` (the
+//! tail in memory), `reading`; then [`recover`] (the decision table) over `scan`, [`moved`] and [`reshard`]; then the data files:
+//! [`segment`], [`reader`].
 
 pub mod answer;
 mod checkpoint;
@@ -21,11 +22,13 @@ mod pending;
 mod pool;
 mod pump;
 pub mod reader;
+mod reading;
 mod recent;
 pub mod recover;
 pub mod reshard;
 mod retention;
 mod run_scan;
+mod scan;
 pub mod segment;
 mod state;
 
@@ -34,7 +37,6 @@ use std::path::PathBuf;
 
 use tidegate_logic::producer::{BatchIdentity, Verdict};
 use tidegate_protocol::api::credit::Reason;
-use tidegate_protocol::api::offset::OffsetQuery;
 use tidegate_protocol::disk::frame::JournalIdentity;
 use tidegate_protocol::ids::{
     FrameSequence, Incarnation, LeaderEpoch, Offset, ProducerId, Sequence, ShardId, TopicPartition,
@@ -52,8 +54,9 @@ use self::flush_rule::FlushRule;
 use self::journal::Journal;
 use self::pending::{Pending, Staging};
 use self::pump::Quiet;
-use self::reader::{Done, Reader, Time};
-use self::recent::{FindTime, Memory};
+use self::reader::Reader;
+use self::reading::ColdFind;
+use self::recent::Memory;
 use self::retention::Retention;
 use self::segment::Segments;
 use self::state::{Log, LogIndex};
@@ -179,7 +182,7 @@ pub struct Logs {
     retention: Retention,
     next_ticket: u64,
     /// Searches that go on in memory if the data files have nothing.
-    finds: BTreeMap<u64, (LogIndex, FindTime)>,
+    finds: BTreeMap<u64, ColdFind>,
     condition: Condition,
     /// Files that are still being opened.
     opening: u32,
@@ -419,111 +422,6 @@ impl Logs {
         self.segments.bytes(log) + memory as u64
     }
 
-    /// Reads whole batches: the first is the one that holds `from`, none begins at or above `upto`, and all but the first
-    /// fit `bytes_max`.
-    pub fn read(
-        &mut self,
-        log: TopicPartition,
-        from: Offset,
-        upto: Offset,
-        bytes_max: usize,
-        _ops: &mut Vec<Op>,
-    ) -> ReadStart {
-        let Some(log) = self.by_id.get(&log).and_then(|i| self.logs[i.0 as usize].as_deref()) else {
-            return ReadStart::Refused(ReadRefused::UnknownLog);
-        };
-        if from < log.start || from > log.appended {
-            return ReadStart::Refused(ReadRefused::OutOfRange { start: log.start, end: log.durable });
-        }
-        let upto = upto.min(log.durable);
-        if from >= upto {
-            return ReadStart::AtEnd;
-        }
-        let Some(memory_from) = log.tail.base().filter(|base| *base <= from) else {
-            let upto = log.tail.base().map_or(upto, |base| base.min(upto));
-            let id = log.id;
-            return self.read_cold(id, from, upto, bytes_max);
-        };
-        match log.tail.read(from, upto, bytes_max) {
-            Ok(Some(found)) => {
-                self.counts.recent_read_bytes += found.bytes as u64;
-                ReadStart::Ready(found)
-            }
-            Ok(None) => ReadStart::AtEnd,
-            Err(_) => {
-                let file = "memory".into();
-                ReadStart::Refused(ReadRefused::Damaged { file, from: memory_from, upto })
-            }
-        }
-    }
-
-    fn read_cold(&mut self, log: TopicPartition, from: Offset, upto: Offset, bytes_max: usize) -> ReadStart {
-        let ticket = self.ticket();
-        match self.reader.read(log, from, upto, bytes_max, ticket) {
-            Ok(()) => ReadStart::Pending(ticket),
-            Err(refused) => ReadStart::Refused(refused),
-        }
-    }
-
-    fn ticket(&mut self) -> u64 {
-        self.next_ticket += 1;
-        self.next_ticket
-    }
-
-    /// Finds an offset.
-    pub fn find(&mut self, log: TopicPartition, query: OffsetQuery, _ops: &mut Vec<Op>) -> FindStart {
-        let Some(log) = self.find_log(log) else { return FindStart::Refused(ReadRefused::UnknownLog) };
-        let found = |offset| FindStart::Ready(Found { offset, timestamp_ms: -1 });
-        let time = match query {
-            OffsetQuery::Earliest => return found(log.start),
-            OffsetQuery::Latest | OffsetQuery::Stable => return found(log.durable),
-            OffsetQuery::RecordTime(ms) => FindTime::Record(ms),
-            OffsetQuery::AppendTime(ms) => FindTime::Append(ms),
-        };
-        if log.start >= log.durable {
-            return found(log.durable);
-        }
-        let memory_from = log.tail.base().unwrap_or(log.durable);
-        if memory_from <= log.start {
-            return match find_in_memory(log, time) {
-                Ok(found) => FindStart::Ready(found),
-                Err(refused) => FindStart::Refused(refused),
-            };
-        }
-        let (index, start, id) = (self.by_id[&log.id], log.start, log.id);
-        let cold_time = match time {
-            FindTime::Record(ms) => Time::Record(ms),
-            FindTime::Append(ms) => Time::Append(ms),
-        };
-        let ticket = self.ticket();
-        match self.reader.find(id, start, memory_from, cold_time, ticket) {
-            Ok(()) => {
-                self.finds.insert(ticket, (index, time));
-                FindStart::Pending(ticket)
-            }
-            Err(refused) => FindStart::Refused(refused),
-        }
-    }
-
-    /// Passes on what cold reads have brought; a search that has found nothing goes on in memory.
-    fn pass_reads_on(&mut self) {
-        for (ticket, done) in self.reader.take_done() {
-            self.outcomes.push_back(match done {
-                Done::Batches(result) => Outcome::ReadDone { ticket, result },
-                Done::Found(result) => {
-                    let (index, time) = self.finds.remove(&ticket).expect("every search ends once");
-                    let result =
-                        result.and_then(|found| match (found, self.logs[index.0 as usize].as_deref()) {
-                            (Some(found), _) => Ok(found),
-                            (None, Some(log)) => find_in_memory(log, time),
-                            (None, None) => Err(ReadRefused::UnknownLog),
-                        });
-                    Outcome::FindDone { ticket, result }
-                }
-            });
-        }
-    }
-
     /// Moves a log's start; done when [`Outcome::Trimmed`] comes.
     ///
     /// # Errors
@@ -733,15 +631,6 @@ impl Logs {
         if let Some(frame) = log.aged.take() {
             self.aging.remove(&(frame, index));
         }
-    }
-}
-
-/// Searches the part of a log that is in memory; the end where nothing is found.
-fn find_in_memory(log: &Log, time: FindTime) -> Result<Found, ReadRefused> {
-    match log.tail.find(log.start, log.durable, time) {
-        Ok(Some(found)) => Ok(found),
-        Ok(None) => Ok(Found { offset: log.durable, timestamp_ms: -1 }),
-        Err(_) => Err(ReadRefused::Damaged { file: "memory".into(), from: log.start, upto: log.durable }),
     }
 }
 

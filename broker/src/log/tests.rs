@@ -63,7 +63,7 @@ fn batch(records: i32, value_bytes: usize, origin: BatchOrigin, salt: u64) -> In
     let mut builder = BatchBuilder::new(Vec::new());
     let value = vec![salt as u8; value_bytes];
     for record in 0..records {
-        let key = (salt, record).0.to_le_bytes();
+        let key = format!("{salt} {record}").into_bytes();
         builder.push(1_000 + i64::from(record), Some(&key), Some(&value), std::iter::empty());
     }
     let bytes = builder.finish(origin);

@@ -1,0 +1,291 @@
+//! Reading a journal as it was found: checkpoint slots, the chain of frames, marks further on, runs. What follows from it is
+//! decided in [`super::recover`].
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use tidegate_protocol::disk::checkpoint::{self, CheckpointBody, CheckpointHeader, ExtentPlace, LogState};
+use tidegate_protocol::disk::entry::{Entry, RunMark};
+use tidegate_protocol::disk::frame::{Frame, FrameHeader};
+use tidegate_protocol::disk::run::RunHeader;
+use tidegate_protocol::disk::{BLOCK, whole_blocks};
+use tidegate_protocol::ids::FrameSequence;
+use tidegate_reactor::buffer::Buffer;
+use tidegate_reactor::disk::{Disk, DiskFile};
+use tidegate_reactor::op::Fault;
+
+use super::checkpoint::Kept;
+use super::journal::{SLOTS, ring_path, slot_path};
+use super::recover::{FrameKind, Link, NextFrame, Runs, follows};
+use super::{OpenError, ShardBoot};
+use crate::datadir::data_file;
+
+/// A frame of the chain behind the checkpoint.
+pub(super) struct ChainFrame {
+    pub(super) at: u64,
+    pub(super) bytes: usize,
+    pub(super) header: FrameHeader,
+    pub(super) hash: u64,
+    pub(super) runs: Vec<RunMark>,
+    pub(super) kind: FrameKind,
+}
+
+/// The files of the ring, read in large pieces.
+pub(super) struct Ring {
+    pub(super) files: Vec<DiskFile>,
+    pub(super) file_bytes: u64,
+    pub(super) window_at: u64,
+    pub(super) window: Buffer,
+}
+
+impl Ring {
+    pub(super) fn open(disk: &mut dyn Disk, boot: &ShardBoot) -> Result<Ring, OpenError> {
+        let (limits, journal) = (&boot.limits, boot.identity.journal);
+        let mut files = Vec::new();
+        for index in 0..limits.ring_files {
+            let path = ring_path(&boot.root, journal, index);
+            let file = disk.open(&path)?;
+            let len = disk.len(file)?;
+            if len != limits.ring_file_bytes {
+                let cause = format!("the file has {len} bytes and should have {}", limits.ring_file_bytes);
+                return Err(OpenError::Refused { file: path, cause });
+            }
+            files.push(file);
+        }
+        Ok(Ring { files, file_bytes: limits.ring_file_bytes, window_at: 0, window: Buffer::zeroed(0) })
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.file_bytes * self.files.len() as u64
+    }
+
+    pub(super) fn path_of(&self, boot: &ShardBoot, at: u64) -> PathBuf {
+        let index = (at % self.bytes()) / self.file_bytes;
+        ring_path(&boot.root, boot.identity.journal, index as u32)
+    }
+
+    /// What lies at a place; shorter at the end of the place's file.
+    pub(super) fn look(&mut self, disk: &mut dyn Disk, at: u64, len: usize) -> Result<&[u8], Fault> {
+        const WINDOW_BYTES: usize = 1 << 20;
+        let left = (self.file_bytes - at % self.file_bytes) as usize;
+        let len = whole_blocks(len).min(left);
+        let inside = at >= self.window_at && at + len as u64 <= self.window_at + self.window.filled() as u64;
+        if !inside {
+            let wanted = len.max(WINDOW_BYTES).min(left);
+            let file = self.files[(at / self.file_bytes) as usize];
+            self.window = disk.read(file, at % self.file_bytes, wanted)?;
+            self.window_at = at;
+        }
+        let from = (at - self.window_at) as usize;
+        Ok(&self.window[from..(from + len).min(self.window.filled())])
+    }
+
+    pub(super) fn read(&mut self, disk: &mut dyn Disk, at: u64, len: usize) -> Result<Vec<u8>, Fault> {
+        Ok(self.look(disk, at, len)?.to_vec())
+    }
+
+    /// The bytes of a small extent, or what lies at its place.
+    pub(super) fn read_extent(&mut self, disk: &mut dyn Disk, place: &ExtentPlace) -> Result<Vec<u8>, Fault> {
+        let block = BLOCK as u64;
+        let at = place.frame_at + u64::from(place.at);
+        let from = at / block * block;
+        let skip = (at - from) as usize;
+        let end = skip + place.bytes as usize;
+        let found = self.look(disk, from, end)?;
+        Ok(found.get(skip..end).unwrap_or_default().to_vec())
+    }
+
+    pub(super) fn write(&mut self, disk: &mut dyn Disk, at: u64, data: &Buffer) -> Result<(), Fault> {
+        self.window.set_filled(0);
+        disk.write(self.files[(at / self.file_bytes) as usize], at % self.file_bytes, data)
+    }
+}
+
+pub(super) type SlotFound = (u32, CheckpointHeader, CheckpointBody);
+
+/// All whole checkpoints of this journal, newest first.
+pub(super) fn read_slots(
+    disk: &mut dyn Disk,
+    boot: &ShardBoot,
+) -> Result<(Vec<DiskFile>, Vec<SlotFound>), OpenError> {
+    let mut slots = Vec::new();
+    let mut found = Vec::new();
+    for slot in 0..SLOTS {
+        let path = slot_path(&boot.root, boot.identity.journal, slot);
+        let file = disk.open(&path)?;
+        slots.push(file);
+        let first = disk.read(file, 0, BLOCK)?;
+        let Ok((header, bytes)) = checkpoint::decode_header(&first) else { continue };
+        if header.identity != boot.identity {
+            let cause = "it belongs to another cluster, node or journal".into();
+            return Err(OpenError::Refused { file: path, cause });
+        }
+        if bytes > disk.len(file)? {
+            continue;
+        }
+        let whole = disk.read(file, 0, bytes as usize)?;
+        if let Ok((header, body)) = checkpoint::decode(&whole) {
+            found.push((slot, header, body));
+        }
+    }
+    found.sort_by_key(|(slot, header, _)| (std::cmp::Reverse(header.sequence), *slot));
+    Ok((slots, found))
+}
+
+/// The newest whole checkpoint and the next older one, or the same twice.
+pub(super) fn choose<'a>(boot: &ShardBoot, found: &'a [SlotFound]) -> Result<[&'a SlotFound; 2], OpenError> {
+    let Some(newest) = found.first() else {
+        return Err(OpenError::Refused {
+            file: slot_path(&boot.root, boot.identity.journal, 0),
+            cause: "none of the three checkpoints is whole: the state of the shard is not known".into(),
+        });
+    };
+    Ok([newest, found.get(1).unwrap_or(newest)])
+}
+
+pub(super) fn places_of(body: &CheckpointBody) -> impl Iterator<Item = (FrameSequence, u64)> + '_ {
+    let extents = body.logs.iter().flat_map(|log: &LogState| &log.extents);
+    extents.map(|place| (FrameSequence(place.frame), place.frame_at))
+}
+
+pub(super) fn kept_of(header: &CheckpointHeader, body: &CheckpointBody) -> Kept {
+    let next = FrameSequence(header.sequence.0 + 1);
+    let bound = places_of(body).map(|(frame, _)| frame).min().unwrap_or(next);
+    Kept { sequence: header.sequence, bound }
+}
+
+/// What a checkpoint still needs of the ring: its live extents, and every frame behind it.
+pub(super) fn held_by(
+    header: &CheckpointHeader,
+    body: &CheckpointBody,
+    newest: FrameSequence,
+) -> BTreeMap<FrameSequence, u64> {
+    let mut held: BTreeMap<FrameSequence, u64> = places_of(body).collect();
+    if header.sequence < newest {
+        held.insert(FrameSequence(header.sequence.0 + 1), header.next_at);
+    }
+    held
+}
+
+pub(super) struct Chain {
+    pub(super) frames: Vec<ChainFrame>,
+    /// Where it ends.
+    pub(super) head: u64,
+    /// What lies there.
+    pub(super) end: NextFrame,
+}
+
+/// Follows the frames from a checkpoint on as far as they are whole and follow each other.
+pub(super) fn read_chain(
+    disk: &mut dyn Disk,
+    boot: &ShardBoot,
+    ring: &mut Ring,
+    mut link: Link,
+    mut head: u64,
+) -> Result<Chain, OpenError> {
+    let mut frames: Vec<ChainFrame> = Vec::new();
+    let mut length = 0;
+    loop {
+        head %= ring.bytes();
+        let next_file = (head / ring.file_bytes + 1) * ring.file_bytes % ring.bytes();
+        let mut end = NextFrame::Missing;
+        let mut found = None;
+        for at in [head, next_file] {
+            match frame_at(disk, boot, ring, at, &link)? {
+                Ok(frame) => {
+                    found = Some(frame);
+                    break;
+                }
+                Err(bad) if end == NextFrame::Missing => end = bad,
+                Err(_) => {}
+            }
+        }
+        let Some(frame) = found else { return Ok(Chain { frames, head, end }) };
+        length += frame.bytes as u64;
+        if length > ring.bytes() {
+            return Ok(Chain { frames, head, end: NextFrame::OffChain });
+        }
+        link =
+            Link { sequence: frame.header.sequence, hash: frame.hash, incarnation: frame.header.incarnation };
+        head = frame.at + frame.bytes as u64;
+        frames.push(frame);
+    }
+}
+
+pub(super) fn frame_at(
+    disk: &mut dyn Disk,
+    boot: &ShardBoot,
+    ring: &mut Ring,
+    at: u64,
+    link: &Link,
+) -> Result<Result<ChainFrame, NextFrame>, OpenError> {
+    let Ok(header) = FrameHeader::decode(ring.look(disk, at, BLOCK)?) else {
+        return Ok(Err(NextFrame::Missing));
+    };
+    if header.identity != boot.identity || header.bytes as usize > boot.limits.frame_bytes_max {
+        return Ok(Err(NextFrame::OffChain));
+    }
+    let bytes = ring.look(disk, at, header.bytes as usize)?;
+    let Ok(frame) = Frame::decode_whole(bytes) else { return Ok(Err(NextFrame::Damaged)) };
+    let kind = match frame.entries.first() {
+        Some((_, Entry::Recovered(_))) => FrameKind::Recovered,
+        _ => FrameKind::Ordinary,
+    };
+    if !follows(link, &header, kind) {
+        return Ok(Err(NextFrame::OffChain));
+    }
+    let runs = frame.entries.iter().filter_map(|(_, entry)| match entry {
+        Entry::Run(mark) => Some(mark.clone()),
+        _ => None,
+    });
+    let (runs, hash) = (runs.collect(), frame.hash);
+    Ok(Ok(ChainFrame { at, bytes: header.bytes as usize, header, hash, runs, kind }))
+}
+
+/// The highest mark of any frame of this journal above `newest` that lies within reach behind the end of the chain.
+pub(super) fn marks_further_on(
+    disk: &mut dyn Disk,
+    boot: &ShardBoot,
+    ring: &mut Ring,
+    head: u64,
+    newest: FrameSequence,
+) -> Result<FrameSequence, OpenError> {
+    let reach = 2 * u64::from(boot.limits.frames_in_flight_max) * boot.limits.frame_bytes_max as u64;
+    let mut highest = FrameSequence(0);
+    for step in 0..reach.min(ring.bytes()) / BLOCK as u64 {
+        let at = (head + step * BLOCK as u64) % ring.bytes();
+        if let Ok(header) = FrameHeader::decode(ring.look(disk, at, BLOCK)?)
+            && header.identity == boot.identity
+            && header.sequence > newest
+        {
+            highest = highest.max(header.mark);
+        }
+    }
+    Ok(highest)
+}
+
+/// Reads the runs that a frame above the mark names.
+pub(super) fn runs_of(disk: &mut dyn Disk, boot: &ShardBoot, runs: &[RunMark]) -> Result<Runs, OpenError> {
+    for run in runs {
+        let Ok(file) = disk.open(&data_file(&boot.root, run.file)) else { return Ok(Runs::NotWhole) };
+        let len = disk.len(file)?;
+        let found = if run.at + u64::from(run.bytes) <= len {
+            Some(disk.read(file, run.at, run.bytes as usize)?)
+        } else {
+            None
+        };
+        disk.close(file);
+        if !found.is_some_and(|bytes| is_the_run(&bytes, run, boot)) {
+            return Ok(Runs::NotWhole);
+        }
+    }
+    Ok(Runs::Whole)
+}
+
+pub(super) fn is_the_run(bytes: &[u8], mark: &RunMark, boot: &ShardBoot) -> bool {
+    let Ok((header, _)) = RunHeader::decode_whole(bytes) else { return false };
+    RunHeader::crc_of(bytes) == mark.crc
+        && header.cluster == boot.identity.cluster
+        && (header.file, header.generation) == (mark.file, mark.generation)
+        && (header.log, header.base, header.end) == (mark.log, mark.base, mark.end)
+}
