@@ -6,7 +6,7 @@
 //!
 //! Reading order: this file (what the shard sees), `state` (one log, live and in replay), `pending` (what waits), `cycle` (what
 //! goes where), `pump` (when), `flight` (writes and flushes under way), [`journal`] (the ring), `checkpoint`, `recent` (the
-//! tail in memory), `reading`; then [`recover`] (the decision table) over `scan`, [`moved`] and [`reshard`]; then the data files:
+//! tail in memory), `reading`; then [`recover`] (the decision table) over `scan`, and [`reshard`]; then the data files:
 //! [`segment`], [`reader`].
 
 pub mod answer;

@@ -1,6 +1,6 @@
 //! The data files of a shard: what each holds, where the next run of a log goes, which are ready for use.
 //!
-//! [`FileTable`] is the replayable part; [`Pool`] and [`Handles`] are what this process knows besides.
+//! `FileTable` is the replayable part; `Pool` and `Handles` are what this process knows besides.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
