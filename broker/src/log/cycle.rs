@@ -23,6 +23,7 @@ use tidegate_reactor::op::{File, Op};
 
 use super::flight::{Content, Cycle};
 use super::pending::{Pending, Staging};
+use super::pump::Urgency;
 use super::recent::{BufferId, Settled, TailExtent};
 use super::segment::{Place, PlaceFlush, Purpose};
 use super::state::{Log, LogIndex};
@@ -157,23 +158,20 @@ impl Logs {
 
     /// Empties old frames: large logs are settled, small ones carried, oldest first.
     fn draft_old_frames(&mut self, draft: &mut Draft, share: usize) {
-        while let Some((_, index)) = self.aging.first().copied() {
-            if !self.is_urgent(index) {
-                return;
-            }
+        const LOGS_MAX: usize = 1024;
+        let oldest: Vec<LogIndex> = self.aging.iter().take(LOGS_MAX).map(|(_, index)| *index).collect();
+        for index in oldest {
+            let Some(urgency) = self.urgency(index) else { return };
             let log = self.log(index);
-            if log.small_bytes + log.pending_bytes >= self.settle_threshold() {
+            if urgency == Urgency::Settle || log.small_bytes + log.pending_bytes >= self.settle_threshold() {
                 self.draft_runs(index, Purpose::Settling, draft);
             }
             let log = self.log(index);
-            if log.small.is_empty() {
-                continue;
-            }
             let carry_cost: usize = log.small.iter().map(|e| entry_bytes(e.bytes as usize)).sum();
-            if frame_bytes(draft.entry_bytes + carry_cost) > share {
-                return;
+            let fits = frame_bytes(draft.entry_bytes + carry_cost) <= share;
+            if urgency == Urgency::Move && carry_cost > 0 && fits {
+                self.draft_carried(index, draft);
             }
-            self.draft_carried(index, draft);
         }
     }
 

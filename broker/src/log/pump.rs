@@ -30,6 +30,15 @@ pub(super) struct Quiet {
     timer_at_ns: Option<u64>,
 }
 
+/// What has to be done about small extents of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Urgency {
+    /// There are too many in all: carrying them would not help.
+    Settle,
+    /// They hold up their frames: settled or carried, whatever is cheaper.
+    Move,
+}
+
 impl Logs {
     pub(super) fn open_files(&mut self, ops: &mut Vec<Op>) {
         let (root, journal) = (&self.boot.root, self.journal.identity().journal);
@@ -188,9 +197,12 @@ impl Logs {
         if self.cycles.len() > 0 {
             return None;
         }
+        // A stop needs no room for what comes later.
+        let serving = matches!(self.condition, Condition::Serving);
         let oldest = self.aging.first();
-        if (self.ring_is_low() || self.memory_is_low())
-            && oldest.is_some_and(|(_, index)| self.is_urgent(*index))
+        if serving
+            && (self.ring_is_low() || self.memory_is_low())
+            && oldest.is_some_and(|(_, index)| self.urgency(*index).is_some())
         {
             return Some((room, Content::Entries));
         }
@@ -257,13 +269,16 @@ impl Logs {
         newest.bound > oldest || kept.bound > newest.bound
     }
 
-    /// Whether the oldest small extents of a log have to leave their frame.
-    pub(super) fn is_urgent(&self, index: LogIndex) -> bool {
-        let Some(oldest) = self.log(index).small.front() else { return false };
+    /// Whether a log's small extents have to leave their frames.
+    pub(super) fn urgency(&self, index: LogIndex) -> Option<Urgency> {
+        let oldest = self.log(index).small.front()?;
         let age = self.journal.bytes_behind_head(oldest.frame_at);
-        age > self.limits.checkpoint_interval_bytes / 2
-            || self.has_too_many_small()
-            || (self.memory_is_low() && self.memory_is_sparse())
+        // Twice what is small in all: else carrying one log would make the next one old, for ever.
+        let old = (self.limits.checkpoint_interval_bytes / 2).max(2 * self.small_bytes as u64);
+        if age > old || (self.memory_is_low() && self.memory_is_sparse()) {
+            return Some(Urgency::Move);
+        }
+        self.has_too_many_small().then_some(Urgency::Settle)
     }
 
     /// The least bytes of small extents for which a log is settled and not carried when its frame is emptied.
@@ -275,7 +290,7 @@ impl Logs {
 
     fn has_too_many_small(&self) -> bool {
         let bytes = self.small_bytes as u64;
-        bytes > self.limits.ring_bytes() / 4
+        bytes > self.limits.ring_bytes() / 8
             || bytes > self.limits.memory_bytes as u64 / 4
             || self.small_count > self.limits.extents_max as usize / 2
     }

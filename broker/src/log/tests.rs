@@ -547,6 +547,31 @@ fn large_data_that_came_before_there_were_files_is_settled_once_there_are() {
 }
 
 #[test]
+fn a_quiet_shard_does_not_carry_for_ever_and_a_stop_ends() {
+    // Small extents of more than half a checkpoint interval: to carry them all makes the first one old again.
+    let limits =
+        Limits { direct_min_bytes: 32 * KIB, settle_bytes: 16 * KIB, settle_min_bytes: 16 * KIB, ..LIMITS };
+    let mut bench = started(Bench::with_logs(limits, 8));
+    bench.drive.full = true;
+    for step in 0..300 {
+        let _ = bench.append(log(step % 8), batch(1, 1900, BatchOrigin::NONE, step as u64));
+        bench.turn(usize::MAX);
+    }
+    let quiet = |bench: &mut Bench| {
+        for turn in 0..1000 {
+            if bench.turn(usize::MAX) == 0 {
+                return;
+            }
+            assert!(turn < 900, "no rest: {:?}", bench.logs.stats());
+        }
+    };
+    quiet(&mut bench);
+    bench.logs.stop(bench.drive.now(), &mut Vec::new());
+    bench.pump();
+    quiet(&mut bench);
+}
+
+#[test]
 fn nothing_waits_for_what_it_is_to_free() {
     // 32 MiB for a thousand logs that get 1 KiB each in turn: no timer passes, and the whole never stops.
     let limits = Limits {
