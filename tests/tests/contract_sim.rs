@@ -29,7 +29,7 @@ impl World for Simulated {
     ) -> Vec<Letter> {
         let mut random = Random::new(self.seed);
         let mut disk = VirtualDisk::new(random.fork(), OneFlush::WholeDevice, 1 << 32);
-        disk.create_dir(Path::new("/data")).unwrap();
+        disk.create_dir(Path::new("/data")).expect("the drive is empty");
         let mut machine = Machine::new(random, disk, Trace::with_history());
         machine.boot(shards.into_iter().map(|make| make()).collect());
         for (link, steps) in (0..).zip(peers) {

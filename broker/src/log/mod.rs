@@ -183,6 +183,8 @@ pub struct Logs {
     next_ticket: u64,
     /// Searches that go on in memory if the data files have nothing.
     finds: BTreeMap<u64, ColdFind>,
+    /// The logs of cold reads under way.
+    reads: BTreeMap<u64, TopicPartition>,
     condition: Condition,
     /// Files that are still being opened.
     opening: u32,
@@ -578,6 +580,7 @@ impl Logs {
             retention: Retention::new(None),
             next_ticket: 0,
             finds: BTreeMap::new(),
+            reads: BTreeMap::new(),
             condition,
             opening: 0,
             quiet: Quiet::default(),

@@ -62,7 +62,10 @@ impl Logs {
     fn read_cold(&mut self, log: TopicPartition, from: Offset, upto: Offset, bytes_max: usize) -> ReadStart {
         let ticket = self.ticket();
         match self.reader.read(log, from, upto, bytes_max, ticket) {
-            Ok(()) => ReadStart::Pending(ticket),
+            Ok(()) => {
+                self.reads.insert(ticket, log);
+                ReadStart::Pending(ticket)
+            }
             Err(refused) => ReadStart::Refused(refused),
         }
     }
@@ -116,7 +119,19 @@ impl Logs {
     pub(super) fn pass_reads_on(&mut self) {
         for (ticket, done) in self.reader.take_done() {
             self.outcomes.push_back(match done {
-                Done::Batches(result) => Outcome::ReadDone { ticket, result },
+                Done::Batches(result) => {
+                    let log = self.reads.remove(&ticket).expect("every read ends once");
+                    let result = result.map_err(|refused| match (refused, self.by_id.get(&log)) {
+                        // A trim has overtaken the read: the range is that of now.
+                        (ReadRefused::OutOfRange { .. }, Some(index)) => {
+                            let log = self.logs[index.0 as usize].as_deref().expect("a named log exists");
+                            ReadRefused::OutOfRange { start: log.start, end: log.durable }
+                        }
+                        (ReadRefused::OutOfRange { .. }, None) => ReadRefused::UnknownLog,
+                        (other, _) => other,
+                    });
+                    Outcome::ReadDone { ticket, result }
+                }
                 Done::Found(result) => {
                     let find = self.finds.remove(&ticket).expect("every search ends once");
                     let log = self.logs[find.log.0 as usize].as_deref();

@@ -11,6 +11,9 @@ use super::run::{History, Level, Report, Summary, caught_by, run, run_many};
 /// What to simulate.
 #[derive(Args, Clone, Debug)]
 pub struct SimArgs {
+    /// What is simulated: the logs of one shard, or whole shards behind the wire protocol
+    #[arg(long, default_value = "logs", value_parser = level)]
+    level: Level,
     /// Run this seed alone, once, and say what happened
     #[arg(long, conflicts_with = "seeds")]
     seed: Option<u64>,
@@ -31,6 +34,14 @@ pub struct SimArgs {
     history: bool,
 }
 
+fn level(name: &str) -> Result<Level, String> {
+    match name {
+        "logs" => Ok(Level::Logs),
+        "shards" => Ok(Level::Shards),
+        _ => Err("no such level; there are logs, shards".to_string()),
+    }
+}
+
 fn mutant(name: &str) -> Result<Mutant, String> {
     let names: Vec<&str> = Mutant::ALL.iter().map(|m| m.name()).collect();
     let found = Mutant::ALL.into_iter().find(|m| m.name() == name);
@@ -43,21 +54,21 @@ pub fn simulate(args: &SimArgs) -> (String, bool) {
     let mut out = String::new();
     if let Some(seed) = args.seed {
         let history = if args.history { History::Kept } else { History::Dropped };
-        let report = run(Level::Logs, seed, args.mutant, history);
+        let report = run(args.level, seed, args.mutant, history);
         describe(&report, &mut out);
         let failure = report.failure.clone().or_else(|| report.vacuous());
         let _ = writeln!(out, "seed {seed}: {}", failure.as_deref().unwrap_or("passed"));
         return (out, failure.is_none() != args.mutant.is_some());
     }
     if let Some(mutant) = args.mutant {
-        let caught = caught_by(Level::Logs, mutant, args.seeds);
+        let caught = caught_by(args.level, mutant, args.seeds);
         let _ = match &caught {
             Some((seed, how)) => writeln!(out, "{} is caught by seed {seed}: {how}", mutant.name()),
             None => writeln!(out, "{} seeds do not notice {}", args.seeds, mutant.name()),
         };
         return (out, caught.is_some());
     }
-    let summary = run_many(Level::Logs, args.first, args.seeds, args.threads);
+    let summary = run_many(args.level, args.first, args.seeds, args.threads);
     summarise(&summary, began.elapsed().as_secs_f64(), &mut out);
     (out, summary.failed.is_empty())
 }

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use tidegate_broker::datadir::{DataDir, Wanted};
-use tidegate_broker::limits::Limits;
+use tidegate_broker::limits::{FileLimits, Limits};
 use tidegate_broker::log::flush_rule::FlushRule;
-use tidegate_broker::log::{Logs, ShardBoot};
+use tidegate_broker::log::{Logs, ShardBoot, journal};
 use tidegate_protocol::disk::frame::JournalIdentity;
-use tidegate_protocol::ids::{ClusterId, NodeId, ShardId};
+use tidegate_protocol::ids::{ClusterId, Incarnation, NodeId, ShardId};
 use tidegate_reactor::disk::Disk;
 
 use super::disk::OneFlush;
@@ -56,6 +56,16 @@ impl Shape {
             extents_max: 1_000,
             producers_per_log_max: 10,
             producers_max: 400,
+            files: FileLimits {
+                classes: [256 << 10, 512 << 10, 1 << 20, 2 << 20],
+                ready_per_class: random.between(2, 3) as u32,
+                ready_max: 4,
+                zero_piece_bytes: 64 << 10,
+                open_max: random.pick(&[8, 100]),
+                read_bytes_max: random.pick(&[16, 64, 256]) << 10,
+                reads_max: 4,
+                reads_waiting_max: 20,
+            },
             mark_after_ns: 10_000_000,
             mark_flush_after_ns: 1_000_000_000,
             ..Limits::DEFAULT
@@ -87,7 +97,10 @@ pub fn open(disk: &mut dyn Disk, shape: &Shape) -> Result<Logs, String> {
     };
     let root = Path::new(ROOT);
     let limits = shape.limits;
-    let mut make = |_: &mut dyn Disk, _| Ok(());
+    let mut make = |disk: &mut dyn Disk, journal| {
+        let identity = JournalIdentity { cluster: wanted.cluster_if_new, node: wanted.node, journal };
+        journal::create(disk, root, identity, Incarnation(0), &limits)
+    };
     let mut dir = DataDir::open(disk, root, &wanted, &mut make).map_err(|e| e.to_string())?;
     let incarnation = dir.raise(disk).map_err(|e| e.to_string())?;
     let superblock = dir.close(disk);

@@ -4,7 +4,8 @@
 //! fails can be repeated. Read in this order: [`random`], [`trace`] and [`clock`], then [`disk`] (what survives), [`blocking`]
 //! (the same drive for recovery), [`net`], [`reactor`] (the loop). [`run`] is a seed from beginning to end. Of the logs of one shard:
 //! [`machine`] (how they are built), [`workload`] (what is asked of them), [`truth`] (what must hold). Of whole shards behind
-//! the wire: [`scene`] and [`claims`] (what clients know), [`session`], [`producer`], [`reader`], [`admin`]. [`command`] is the
+//! the wire: [`scene`] and [`claims`] (what clients know), [`session`], [`producer`], [`reader`], [`admin`], and
+//! [`shards`] that puts them together. [`command`] is the
 //! command line.
 
 pub mod admin;
@@ -22,6 +23,7 @@ pub mod reader;
 pub mod run;
 pub mod scene;
 pub mod session;
+pub mod shards;
 pub mod trace;
 pub mod truth;
 pub mod workload;

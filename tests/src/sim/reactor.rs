@@ -607,48 +607,8 @@ impl World {
         if self.seats[shard].stopped {
             return;
         }
-        let index = ("shard", shard as u64);
-        match &event {
-            Event::Opened { file, result } => self.note("opened", "", &[index, ("file", file.0), ok(result)]),
-            Event::FileClosed { file } => self.note("file closed", "", &[index, ("file", file.0)]),
-            Event::Read { file, tag, result } => {
-                let len = result.as_ref().map_or(0, |b| b.filled()) as u64;
-                self.note(
-                    "read done",
-                    "",
-                    &[index, ("file", file.0), ("tag", tag.0), ok(result), ("len", len)],
-                );
-            }
-            Event::Written { file, tag, result } => {
-                let len = result.as_ref().map_or(0, |n| *n) as u64;
-                self.note(
-                    "written",
-                    "",
-                    &[index, ("file", file.0), ("tag", tag.0), ok(result), ("len", len)],
-                );
-            }
-            Event::Flushed { file, tag, result } => {
-                self.note("flushed", "", &[index, ("file", file.0), ("tag", tag.0), ok(result)]);
-            }
-            Event::Removed { tag, result } => self.note("removed", "", &[index, ("tag", tag.0), ok(result)]),
-            Event::Timer { tag } => self.note("timer fires", "", &[index, ("tag", tag.0)]),
-            Event::Accepted { socket } => self.note("accepted", "", &[index, ("socket", socket.0)]),
-            Event::Arrived { socket, .. } => self.note("arrived", "", &[index, ("socket", socket.0)]),
-            Event::Received { socket, result, .. } => {
-                let len = result.as_ref().map_or(0, |n| *n) as u64;
-                self.note("received", "", &[index, ("socket", socket.0), ok(result), ("len", len)]);
-            }
-            Event::Sent { socket, tag, result } => {
-                self.note("sent", "", &[index, ("socket", socket.0), ("tag", tag.0), ok(result)]);
-            }
-            Event::Closed { socket } => self.note("closed", "", &[index, ("socket", socket.0)]),
-            Event::HandedOver { socket, result } => {
-                self.note("handed over", "", &[index, ("socket", socket.0), ok(result)]);
-            }
-            Event::Mail { from, .. } => self.note("mail comes", "", &[index, ("from", from.0.into())]),
-            Event::MailTaken { to } => self.note("mail taken", "", &[index, ("to", to.0.into())]),
-            Event::Order { .. } => self.note("order", "", &[index]),
-        }
+        let at_ns = self.clock.now_ns();
+        self.trace.note_event(at_ns, shard, &event);
         self.seats[shard].events.push(event);
     }
 
@@ -694,10 +654,6 @@ impl World {
         self.due.insert((at_ns, self.next), due);
         self.next += 1;
     }
-}
-
-fn ok<T>(result: &Result<T, Fault>) -> Field {
-    ("ok", result.is_ok().into())
 }
 
 fn crash_word(how: Crash) -> &'static str {

@@ -5,8 +5,10 @@
 //! become durable, the broker has to stop by itself, and what a last recovery finds is read and compared whole.
 
 use std::any::Any;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_broker::mutants::{self, Mutant};
@@ -18,17 +20,25 @@ use super::disk::{Coverage, FaultRates, OneFlush, VirtualDisk};
 use super::machine;
 use super::random::Random;
 use super::reactor::{Step, World};
+use super::shards::ShardsScript;
 use super::trace::Trace;
 use super::workload::LogsScript;
 
 /// Steps within which a healed broker must have done what is asked.
-const PATIENCE_STEPS: u64 = 300_000;
+const PATIENCE_STEPS: u64 = 100_000;
+
+/// Failing seeds after which no more are run.
+const FAILURES_MAX: u64 = 40;
+/// Lives of a seed, at most.
+const LIVES_MAX: u64 = 20;
 
 /// What is simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// The logs of one shard, driven directly.
     Logs,
+    /// Whole shards behind the wire protocol.
+    Shards,
 }
 
 /// What a run asks of a broker, and what it holds its answers against.
@@ -46,6 +56,8 @@ pub trait Script {
     fn want(&mut self, stage: Stage, world: &mut World);
     /// Whether that has come about.
     fn is_done(&self, stage: Stage) -> bool;
+    /// What is still waited for, for a person.
+    fn waiting(&self) -> String;
     /// How much was checked, by name.
     fn counts(&self) -> Counts;
 }
@@ -122,13 +134,15 @@ pub fn run(level: Level, seed: u64, mutant: Option<Mutant>, history: History) ->
         History::Dropped => Trace::new(),
     };
     let mut run = Run::new(level, seed, trace);
+    quiet_panics(history);
     let result = catch_unwind(AssertUnwindSafe(|| run.lives()));
+    let place = PANIC_PLACE.take();
     mutants::plant(None);
     // A checker that failed in the middle of its work may be in no state to be asked.
     let counts = catch_unwind(AssertUnwindSafe(|| run.counts())).unwrap_or_default();
     let report = Report {
         seed,
-        failure: result.err().map(|panic| message(&*panic)),
+        failure: result.err().map(|panic| format!("{} ({place})", message(&*panic))),
         trace: (run.world.trace.hash(), run.world.trace.notes()),
         counts,
         coverage: run.world.disk.coverage(),
@@ -137,7 +151,29 @@ pub fn run(level: Level, seed: u64, mutant: Option<Mutant>, history: History) ->
     };
     // What a panic has left behind may panic again when it is dropped.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(run)));
+    IS_QUIET.set(false);
     report
+}
+
+thread_local! {
+    static IS_QUIET: Cell<bool> = const { Cell::new(false) };
+    static PANIC_PLACE: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// A failing seed is a panic that is caught: its place is kept, and it is printed only if somebody reads the history.
+fn quiet_panics(history: History) {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            let place = info.location().map(|l| format!("{}:{}", l.file(), l.line()));
+            PANIC_PLACE.set(place.unwrap_or_default());
+            if !IS_QUIET.get() {
+                usual(info);
+            }
+        }));
+    });
+    IS_QUIET.set(history == History::Dropped);
 }
 
 /// Runs one seed twice; a difference between the two is a failure, and so is a run that proves nothing.
@@ -170,7 +206,7 @@ pub struct Summary {
     pub virtual_ns: u64,
 }
 
-/// Runs the seeds `first .. first + count`, each twice, on `threads` threads. Stops early after some failures.
+/// Runs the seeds `first .. first + count`, each twice, on `threads` threads. Stops early after many failures.
 pub fn run_many(level: Level, first: u64, count: u64, threads: usize) -> Summary {
     let next = AtomicU64::new(first);
     let failures = AtomicU64::new(0);
@@ -178,7 +214,7 @@ pub fn run_many(level: Level, first: u64, count: u64, threads: usize) -> Summary
         let mut sum = Summary::default();
         loop {
             let seed = next.fetch_add(1, Ordering::SeqCst);
-            if seed >= first + count || failures.load(Ordering::SeqCst) >= 10 {
+            if seed >= first + count || failures.load(Ordering::SeqCst) >= FAILURES_MAX {
                 return sum;
             }
             let report = run_twice(level, seed, None);
@@ -199,8 +235,11 @@ pub fn run_many(level: Level, first: u64, count: u64, threads: usize) -> Summary
 
 /// The first seed below `budget` that notices a planted bug, and how.
 pub fn caught_by(level: Level, mutant: Mutant, budget: u64) -> Option<(u64, String)> {
-    (0..budget)
-        .find_map(|seed| run(level, seed, Some(mutant), History::Dropped).failure.map(|how| (seed, how)))
+    (0..budget).find_map(|seed| {
+        let failure = run(level, seed, Some(mutant), History::Dropped).failure;
+        // A planted bug is one of safety: a run that does not end says nothing about it.
+        failure.filter(|how| !how.starts_with("STUCK")).map(|how| (seed, how))
+    })
 }
 
 impl Summary {
@@ -245,13 +284,18 @@ impl Run {
         let faults = faults(&mut random);
         let script: Box<dyn Script> = match level {
             Level::Logs => Box::new(LogsScript::new(random.fork(), one_flush)),
+            Level::Shards => Box::new(ShardsScript::new(random.fork(), one_flush)),
         };
         Run { world, random, script, faults }
     }
 
     fn lives(&mut self) {
         let lives = self.random.between(3, 6);
-        for _ in 0..lives {
+        for life in 0..LIVES_MAX {
+            // A few more, should the power have been lost only when nothing was pending.
+            if life >= lives && self.world.disk.coverage().power_losses_that_drop > 0 {
+                break;
+            }
             self.world.disk.faults = FaultRates::default();
             self.start();
             self.world.disk.faults = self.faults;
@@ -307,16 +351,20 @@ impl Run {
 
     fn until(&mut self, stage: Stage) {
         for _ in 0..PATIENCE_STEPS {
-            if self.script.is_done(stage) {
+            if self.script.is_done(stage) && (stage != Stage::Work || self.has_seen_all()) {
                 return;
             }
-            assert_eq!(
-                self.world.step(),
-                Step::Progress,
-                "STUCK: nothing is due before the end of {stage:?}"
-            );
+            if self.world.step() != Step::Progress {
+                panic!("STUCK: nothing is due before the end of {stage:?}: {}", self.script.waiting());
+            }
         }
-        panic!("STUCK: {PATIENCE_STEPS} steps are over before the end of {stage:?}");
+        panic!("STUCK: {PATIENCE_STEPS} steps before the end of {stage:?}: {}", self.script.waiting());
+    }
+
+    /// The ring has wrapped, a checkpoint was written, and a run.
+    fn has_seen_all(&self) -> bool {
+        let writes = |part| self.world.written_to(part).writes;
+        writes("-checkpoint-") > 0 && self.world.written_to("-ring-").laps > 0 && writes("/files/") > 0
     }
 
     fn stop(&mut self) {

@@ -5,6 +5,8 @@
 
 use std::fmt::Write as _;
 
+use tidegate_reactor::op::{Event, Fault};
+
 /// The record of a run.
 #[derive(Debug, Default)]
 pub struct Trace {
@@ -50,6 +52,45 @@ impl Trace {
         history.push(line);
     }
 
+    /// Adds an event that is put before a shard.
+    pub fn note_event(&mut self, at_ns: u64, shard: usize, event: &Event) {
+        let mut note = |what, name, fields: &[Field]| self.note(at_ns, what, name, fields);
+        let index = ("shard", shard as u64);
+        match event {
+            Event::Opened { file, result } => note("opened", "", &[index, ("file", file.0), ok(result)]),
+            Event::FileClosed { file } => note("file closed", "", &[index, ("file", file.0)]),
+            Event::Read { file, tag, result } => {
+                let len = result.as_ref().map_or(0, |b| b.filled()) as u64;
+                note("read done", "", &[index, ("file", file.0), ("tag", tag.0), ok(result), ("len", len)]);
+            }
+            Event::Written { file, tag, result } => {
+                let len = result.as_ref().map_or(0, |n| *n) as u64;
+                note("written", "", &[index, ("file", file.0), ("tag", tag.0), ok(result), ("len", len)]);
+            }
+            Event::Flushed { file, tag, result } => {
+                note("flushed", "", &[index, ("file", file.0), ("tag", tag.0), ok(result)]);
+            }
+            Event::Removed { tag, result } => note("removed", "", &[index, ("tag", tag.0), ok(result)]),
+            Event::Timer { tag } => note("timer fires", "", &[index, ("tag", tag.0)]),
+            Event::Accepted { socket } => note("accepted", "", &[index, ("socket", socket.0)]),
+            Event::Arrived { socket, .. } => note("arrived", "", &[index, ("socket", socket.0)]),
+            Event::Received { socket, result, .. } => {
+                let len = result.as_ref().map_or(0, |n| *n) as u64;
+                note("received", "", &[index, ("socket", socket.0), ok(result), ("len", len)]);
+            }
+            Event::Sent { socket, tag, result } => {
+                note("sent", "", &[index, ("socket", socket.0), ("tag", tag.0), ok(result)]);
+            }
+            Event::Closed { socket } => note("closed", "", &[index, ("socket", socket.0)]),
+            Event::HandedOver { socket, result } => {
+                note("handed over", "", &[index, ("socket", socket.0), ok(result)]);
+            }
+            Event::Mail { from, .. } => note("mail comes", "", &[index, ("from", from.0.into())]),
+            Event::MailTaken { to } => note("mail taken", "", &[index, ("to", to.0.into())]),
+            Event::Order { .. } => note("order", "", &[index]),
+        }
+    }
+
     /// The hash of all notes so far.
     pub fn hash(&self) -> u64 {
         self.hash
@@ -69,4 +110,8 @@ impl Trace {
         let mixed = (self.hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.hash = mixed ^ (mixed >> 29);
     }
+}
+
+fn ok<T>(result: &Result<T, Fault>) -> Field {
+    ("ok", result.is_ok().into())
 }

@@ -1,0 +1,190 @@
+//! Whole shards behind the wire protocol, as a script: producers, readers and an operator on virtual connections.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+
+use tidegate_broker::datadir::{DataDir, Wanted as WantedDir};
+use tidegate_broker::log::{Logs, ShardBoot, journal};
+use tidegate_broker::shard::{Order, Shard, ShardLimits, ShardParts, Storage};
+use tidegate_protocol::disk::frame::JournalIdentity;
+use tidegate_protocol::ids::{ClusterId, Incarnation, NodeId, ShardId};
+use tidegate_reactor::disk::Disk;
+use tidegate_reactor::op::Turn;
+
+use super::admin::Admin;
+use super::claims::Claims;
+use super::disk::OneFlush;
+use super::machine::{ROOT, Shape};
+use super::producer::Producer;
+use super::random::Random;
+use super::reactor::World;
+use super::reader::Reader;
+use super::run::{Counts, Script, Stage};
+use super::scene::{Scene, Wanted};
+
+/// The script.
+pub struct ShardsScript {
+    shape: Shape,
+    random: Random,
+    scene: Rc<RefCell<Scene>>,
+    shard_count: u16,
+    acks_before: u64,
+    has_peers: bool,
+    /// How often links are cut while work is done, in a million pieces.
+    cut: u32,
+}
+
+impl ShardsScript {
+    /// Draws shape and number of shards of a seed.
+    pub fn new(mut random: Random, one_flush: OneFlush) -> ShardsScript {
+        let shape = Shape::draw(&mut random, one_flush);
+        let shard_count = random.between(1, 3) as u16;
+        let scene = Scene {
+            claims: Claims::default(),
+            wanted: Wanted::Work,
+            shard_count,
+            faults_injected: false,
+            is_halted: false,
+            unacknowledged: BTreeMap::new(),
+            complete: BTreeMap::new(),
+            batch_bytes_max: shape.batch_bytes_max,
+        };
+        ShardsScript {
+            shape,
+            random,
+            scene: Rc::new(RefCell::new(scene)),
+            shard_count,
+            acks_before: 0,
+            has_peers: false,
+            cut: 0,
+        }
+    }
+
+    fn add_peers(&mut self, world: &mut World) {
+        self.has_peers = true;
+        let scene = &self.scene;
+        let mut number = 0;
+        let mut next = || {
+            number += 1;
+            number
+        };
+        for _ in 0..self.random.between(1, 4) {
+            world.add_peer(Box::new(Producer::new(next(), scene, self.random.fork())));
+        }
+        for _ in 0..self.random.between(1, 3) {
+            world.add_peer(Box::new(Reader::new(next(), scene, self.random.fork())));
+        }
+        world.add_peer(Box::new(Admin::new(next(), scene, self.random.fork())));
+        self.cut = self.random.pick(&[0, 0, 1_000, 10_000]);
+        world.net.weather.piece_bytes_max = self.random.pick(&[100, 3_000, 64 << 10]);
+        world.net.weather.window_bytes = self.random.pick(&[4 << 10, 64 << 10]);
+    }
+}
+
+impl Script for ShardsScript {
+    fn open(&mut self, disk: &mut dyn Disk) -> Result<Vec<Box<dyn Turn>>, String> {
+        let root = Path::new(ROOT);
+        let limits = self.shape.limits;
+        let cluster = ClusterId(*b"simulated clustr");
+        let wanted = WantedDir {
+            cluster: None,
+            cluster_if_new: cluster,
+            node: NodeId(1),
+            shard_count: self.shard_count,
+        };
+        let mut make = |disk: &mut dyn Disk, journal| {
+            let identity = JournalIdentity { cluster: wanted.cluster_if_new, node: wanted.node, journal };
+            journal::create(disk, root, identity, Incarnation(0), &limits)
+        };
+        let mut dir = DataDir::open(disk, root, &wanted, &mut make).map_err(|e| e.to_string())?;
+        let incarnation = dir.raise(disk).map_err(|e| e.to_string())?;
+        let superblock = dir.close(disk);
+        let mut turns: Vec<Box<dyn Turn>> = Vec::new();
+        for (shard, journal) in (0..).zip(superblock.layout.journals) {
+            let shard = ShardId(shard);
+            let identity = JournalIdentity { cluster: superblock.cluster, node: superblock.node, journal };
+            let boot = ShardBoot {
+                root: root.to_path_buf(),
+                identity,
+                incarnation,
+                shard,
+                limits,
+                flush_rule: self.shape.flush_rule.clone(),
+            };
+            let logs = Logs::open(disk, boot).map_err(|e| e.to_string())?;
+            turns.push(Box::new(Shard::new(ShardParts {
+                shard,
+                shard_count: self.shard_count,
+                node: superblock.node,
+                cluster: superblock.cluster,
+                incarnation,
+                seed: self.random.word(),
+                limits: ShardLimits::default(),
+                facts: Vec::new(),
+                advertised: vec![String::new(); usize::from(self.shard_count)],
+                storage: Storage::Durable,
+                logs,
+            })));
+        }
+        self.scene.borrow_mut().is_halted = false;
+        Ok(turns)
+    }
+
+    fn expect_faults(&mut self, may_fail: bool) {
+        self.scene.borrow_mut().faults_injected = may_fail;
+    }
+
+    fn is_halted(&self) -> bool {
+        self.scene.borrow().is_halted
+    }
+
+    fn want(&mut self, stage: Stage, world: &mut World) {
+        if !self.has_peers {
+            self.add_peers(world);
+        }
+        let mut scene = self.scene.borrow_mut();
+        scene.complete.values_mut().for_each(|done| *done = false);
+        self.acks_before = scene.claims.counts.acks;
+        match stage {
+            Stage::Work => {
+                scene.wanted = Wanted::Work;
+                world.net.weather.cut = self.cut;
+            }
+            // Where something has to come to its end, the network is well.
+            Stage::Drain => {
+                scene.wanted = Wanted::Drain;
+                world.net.weather.cut = 0;
+            }
+            Stage::Verify => {
+                scene.wanted = Wanted::Everything;
+                world.net.weather.cut = 0;
+            }
+            Stage::Stop => {
+                for shard in 0..usize::from(self.shard_count) {
+                    world.order(shard, Box::new(Order::Stop));
+                }
+            }
+        }
+    }
+
+    fn is_done(&self, stage: Stage) -> bool {
+        let scene = self.scene.borrow();
+        match stage {
+            Stage::Work => scene.claims.counts.acks >= self.acks_before + 200,
+            Stage::Drain => scene.unacknowledged.values().all(|n| *n == 0),
+            Stage::Verify => !scene.complete.is_empty() && scene.complete.values().all(|done| *done),
+            Stage::Stop => false,
+        }
+    }
+
+    fn waiting(&self) -> String {
+        let scene = self.scene.borrow();
+        format!("unacknowledged by producer {:?}, readers done {:?}", scene.unacknowledged, scene.complete)
+    }
+
+    fn counts(&self) -> Counts {
+        self.scene.borrow().claims.counts()
+    }
+}
