@@ -196,6 +196,11 @@ impl ProducerTable {
         self.producers.len()
     }
 
+    /// Whether this producer is remembered.
+    pub fn knows(&self, producer: ProducerId) -> bool {
+        self.producers.contains_key(&producer)
+    }
+
     /// Whether no producer is remembered.
     pub fn is_empty(&self) -> bool {
         self.producers.is_empty()

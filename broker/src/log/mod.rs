@@ -39,7 +39,7 @@ use tidegate_logic::producer::{BatchIdentity, Verdict};
 use tidegate_protocol::api::credit::Reason;
 use tidegate_protocol::disk::frame::JournalIdentity;
 use tidegate_protocol::ids::{
-    FrameSequence, Incarnation, LeaderEpoch, Offset, ProducerId, Sequence, ShardId, TopicPartition,
+    FrameSequence, Incarnation, LeaderEpoch, Offset, ProducerId, ShardId, TopicPartition,
 };
 use tidegate_reactor::disk::Disk;
 use tidegate_reactor::op::{Event, Fault, Now, Op};
@@ -357,15 +357,15 @@ impl Logs {
         );
         let bytes = batches.iter().map(|b| b.view.len()).sum();
         self.check_room(id, bytes)?;
-        self.check_producers()?;
+        self.check_producers(index)?;
         Ok(self.take(index, append_time_ms, batches))
     }
 
     /// A shard at its cap takes no new producer, so that its state fits a checkpoint.
-    fn check_producers(&self) -> Result<(), AppendRefused> {
-        let begins = self.identities[0].producer != ProducerId::NONE
-            && self.identities[0].base_sequence == Sequence(0);
-        if begins && self.producers >= self.limits.producers_max as usize {
+    fn check_producers(&self, index: LogIndex) -> Result<(), AppendRefused> {
+        let producer = self.identities[0].producer;
+        let is_new = producer != ProducerId::NONE && !self.log(index).producers.knows(producer);
+        if is_new && self.producers >= self.limits.producers_max as usize {
             return Err(AppendRefused::NoRoom { reason: Reason::Memory, wanted: 0, room: 0 });
         }
         Ok(())
@@ -472,6 +472,17 @@ impl Logs {
             self.condition = Condition::Stopping;
         }
         self.segments.stop();
+    }
+
+    /// What has failed, once everyone whose records it concerns has been told.
+    pub fn failed(&self) -> Option<&Fault> {
+        match &self.condition {
+            Condition::Failed { fault, announced: true } => Some(fault),
+            Condition::Failed { .. }
+            | Condition::Serving
+            | Condition::Stopping
+            | Condition::ReadOnly { .. } => None,
+        }
     }
 
     /// Whether a stop has come to its end.

@@ -162,6 +162,7 @@ pub struct Shard {
     room_waiters: VecDeque<ConnectionId>,
     // Whoever waits for room may try, whether there is some or not: perhaps there never will be.
     try_for_room: bool,
+    fault_told: bool,
     hello_due: VecDeque<(u64, ConnectionId)>,
     next_shard: u16,
 
@@ -229,6 +230,7 @@ impl Shard {
             resumable: Vec::new(),
             room_waiters: VecDeque::new(),
             try_for_room: false,
+            fault_told: false,
             hello_due: VecDeque::new(),
             next_shard: 0,
             topics,
@@ -334,6 +336,7 @@ impl Shard {
                 self.connections_tick();
                 self.credit_tick();
                 self.try_for_room = true;
+                self.trims_faulted(ops);
                 self.fetch_delayed();
                 ops.push(Op::Timer { at_ns: self.now.mono_ns + TICK_NS, tag: TAG_TICK });
             }

@@ -279,8 +279,16 @@ impl Shard {
             let (start, end) = (positions.start, positions.committed);
             return Err(Refusal::OffsetOutOfRange { log, start, end, found: before });
         }
+        let partition = self.partitions.get(&log).ok_or(Refusal::NoLog { log })?;
+        if before <= partition.start_flushed {
+            return Ok(Some(partition.start_flushed));
+        }
+        if let Some(fault) = self.logs.failed() {
+            return Err(Refusal::Stopped { from: before, fault: fault.clone() });
+        }
         if before <= positions.start {
-            return Ok(Some(positions.start));
+            // A trim on its way, this one's elder or retention's, covers it.
+            return Ok(None);
         }
         self.logs.trim(log, before).map_err(|refused| Refusal::from_trim(log, before, refused))?;
         Ok(None)
@@ -289,11 +297,25 @@ impl Shard {
     /// A trim is flushed.
     pub(super) fn trimmed(&mut self, log: TopicPartition, start: Offset, ops: &mut Vec<Op>) {
         let Some(partition) = self.partitions.get_mut(&log) else { return };
+        partition.start_flushed = partition.start_flushed.max(start);
         let (done, waiting) = partition.trims.drain(..).partition(|(before, _)| *before <= start);
         partition.trims = waiting;
         let done: Vec<(Offset, Asker)> = done;
         for (_, asker) in done {
             self.answer(asker, Ok(Answer::DeleteRecords(DeleteRecordsReply { start })), ops);
+        }
+    }
+
+    /// After a failure of the drive no trim ends any more: whoever waits for one hears of it. Linear in the partitions, once.
+    pub(super) fn trims_faulted(&mut self, ops: &mut Vec<Op>) {
+        let Some(fault) = self.logs.failed().cloned().filter(|_| !self.fault_told) else { return };
+        self.fault_told = true;
+        let mut waiting = Vec::new();
+        for (log, partition) in &mut self.partitions {
+            waiting.extend(partition.trims.drain(..).map(|(before, asker)| (*log, before, asker)));
+        }
+        for (log, from, asker) in waiting {
+            self.answer(asker, Err(Refusal::UnknownOutcome { log, from, fault: fault.clone() }), ops);
         }
     }
 }

@@ -185,7 +185,9 @@ impl Shard {
                 self.stats.logs_not_created += 1;
                 continue;
             }
-            self.partitions.entry(log).or_insert_with(|| Partition::new(settings)).settings = settings;
+            let start = self.logs.positions(log).map_or(Offset(0), |positions| positions.start);
+            let partition = self.partitions.entry(log).or_insert_with(|| Partition::new(settings, start));
+            partition.settings = settings;
         }
     }
 

@@ -40,6 +40,8 @@ pub(super) struct Partition {
     pub(super) tail_readers: Vec<ReaderId>,
     /// Who waits for a trim, and of everything below which offset.
     pub(super) trims: Vec<(Offset, Asker)>,
+    /// The start as far as it is flushed; the log's own moves when a trim begins.
+    pub(super) start_flushed: Offset,
 }
 
 /// Who is told when a log has come so far.
@@ -89,8 +91,10 @@ impl Proof {
 }
 
 impl Partition {
-    pub(super) fn new(settings: TopicSettings) -> Partition {
-        Partition { settings, waiting: VecDeque::new(), tail_readers: Vec::new(), trims: Vec::new() }
+    /// Of a log that recovery has found, or that is new: its start is flushed.
+    pub(super) fn new(settings: TopicSettings, start_flushed: Offset) -> Partition {
+        let (waiting, tail_readers, trims) = (VecDeque::new(), Vec::new(), Vec::new());
+        Partition { settings, waiting, tail_readers, trims, start_flushed }
     }
 
     /// Requests that wait for this log.
@@ -364,23 +368,20 @@ impl Shard {
     ) {
         let Some(partition) = self.partitions.get_mut(&log) else { return };
         let waiting = std::mem::take(&mut partition.waiting);
+        let flushed = self.logs.durable(log);
         for mut waiting in waiting {
-            let proof = match (&waiting.outcome, waiting.until) {
-                (Ok(appended), Until::Durable(_) | Until::Committed(_)) if appended.end > from => {
-                    waiting.outcome =
-                        Err(Refusal::UnknownOutcome { log, from: appended.base, fault: fault.clone() });
+            let proof = match (&waiting.outcome, waiting.until, flushed) {
+                (Err(_), _, _) | (Ok(_), Until::Appended, _) => Proof::Memory,
+                (Ok(_), Until::Durable(end) | Until::Committed(end), Some(token)) if token.upto() >= end => {
+                    Proof::Flush(token)
+                }
+                (Ok(appended), Until::Durable(_) | Until::Committed(_), _) => {
+                    self.stats.unknown_outcomes += 1;
+                    let from = appended.base.max(from);
+                    waiting.outcome = Err(Refusal::UnknownOutcome { log, from, fault: fault.clone() });
                     Proof::Memory
                 }
-                (Ok(_), Until::Durable(end) | Until::Committed(end)) => match self.logs.durable(log) {
-                    Some(token) if token.upto() >= end => Proof::Flush(token),
-                    _ => {
-                        waiting.outcome = Err(Refusal::UnknownOutcome { log, from, fault: fault.clone() });
-                        Proof::Memory
-                    }
-                },
-                (Ok(_) | Err(_), _) => Proof::Memory,
             };
-            self.stats.unknown_outcomes += u64::from(waiting.outcome.is_err());
             self.produce_replied(waiting, proof, ops);
         }
     }

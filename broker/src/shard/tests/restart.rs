@@ -166,3 +166,38 @@ fn a_failed_flush_is_told_as_unknown_and_the_shard_then_only_reads_until_it_is_s
         );
     }
 }
+
+#[test]
+fn a_trim_is_answered_once_it_is_flushed_a_repeated_one_too_and_as_unknown_if_the_drive_fails() {
+    let mut node = Node::new(1);
+    let mut client = node.connect(None);
+    let topic = node.create(&mut client, "t", 1, &[]);
+    for _ in 0..4 {
+        client.produce(&mut node, log(topic, 0), Acks::None, &records(1));
+    }
+    node.settle();
+    node.pass(2_000);
+    client.heard(&node);
+    let trim = |before| DeleteRecordsRequest { partition: log(topic, 0), before: Offset(before) };
+    for before in [2, 1, 2] {
+        client.frame(&mut node, |c, out| trim(before).encode(c, out));
+    }
+    node.turn(0);
+    assert_eq!(client.heard(&node), [""; 0], "the start has moved, but is not flushed");
+    node.settle();
+    assert_eq!(client.heard(&node), ["DeleteRecords"; 3]);
+    client.frame(&mut node, |c, out| trim(2).encode(c, out));
+    node.turn(0);
+    assert_eq!(client.heard(&node), ["DeleteRecords"], "flushed long ago");
+
+    node.pass(2_000);
+    node.disk.fail_at(0, 5);
+    for before in [3, 3] {
+        client.frame(&mut node, |c, out| trim(before).encode(c, out));
+    }
+    node.settle();
+    node.pass(200);
+    assert_eq!(client.heard(&node), ["Some(Ok(UnknownOutcome))"; 2]);
+    let error = client.refused(&mut node, |c, out| trim(3).encode(c, out));
+    assert_eq!(error.code, Ok(ErrorCode::ReadOnly));
+}
