@@ -413,7 +413,11 @@ impl Recovery {
             }
         };
         let rot = match &condition {
-            Condition::ReadOnly { .. } => Rot::Present,
+            Condition::ReadOnly { .. } => {
+                // Nothing is written, not even into files of no log.
+                self.segments.stop();
+                Rot::Present
+            }
             _ => Rot::Absent,
         };
         self.segments.opened(disk, rot)?;

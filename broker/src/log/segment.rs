@@ -321,6 +321,7 @@ impl Segments {
         if self.upkeep == Upkeep::Running {
             self.keep_up(now, ops);
         }
+        self.handles.close_unused(ops);
         ops.append(&mut self.queued);
     }
 
@@ -349,7 +350,6 @@ impl Segments {
             _ => {}
         }
         self.pool.pump(&mut self.handles, ops);
-        self.handles.close_unused(ops);
     }
 
     /// Takes in what the drive did with a data file or for the pool; none of a run's own events.

@@ -4,7 +4,7 @@ mod fixture;
 pub(super) mod node;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tidegate_protocol::batch::{BatchBuilder, BatchOrigin, BatchView};
 use tidegate_protocol::disk::frame::JournalIdentity;
@@ -467,6 +467,10 @@ fn a_damaged_frame_that_was_flushed_stops_writes_and_the_state_before_it_is_serv
     bench.drive.disk.flip("/d/journal/00000001-ring-00", places[1] as usize + 300);
     bench.durable.clear();
     bench.appended.get_mut(&log(0)).expect("appends").truncate(1);
+    let pool = bench.drive.disk.list(Path::new("/d/files")).expect("a directory");
+    assert!(!pool.is_empty());
+    let pool: Vec<String> = pool.iter().map(|name| format!("/d/files/{}", name.display())).collect();
+    pool.iter().for_each(|path| bench.drive.disk.flip(path, 10));
     bench.restart(Some(1));
     assert_eq!(bench.logs.positions(log(0)).map(|p| p.durable), Some(Offset(1)));
     let refused = bench.append(log(0), batch(1, 10, BatchOrigin::NONE, 9));
@@ -477,6 +481,10 @@ fn a_damaged_frame_that_was_flushed_stops_writes_and_the_state_before_it_is_serv
         bench.drive.disk.bytes_of("/d/journal/00000001-ring-00"),
         before.bytes_of("/d/journal/00000001-ring-00")
     );
+    for path in &pool {
+        assert_eq!(bench.drive.disk.bytes_of(path), before.bytes_of(path), "{path} is left as it is");
+    }
+    assert_eq!(bench.drive.disk.list(Path::new("/d/files")).expect("a directory").len(), pool.len(), "none is made");
 }
 
 #[test]
