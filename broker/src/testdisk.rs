@@ -101,6 +101,12 @@ impl TestDisk {
         bytes.durable[at] ^= 1;
     }
 
+    pub(crate) fn truncate(&mut self, path: &str, len: usize) {
+        let bytes = self.files.get_mut(Path::new(path)).expect("the file exists");
+        bytes.now.truncate(len);
+        bytes.durable.truncate(len);
+    }
+
     fn call(&mut self, what: &str, path: &Path) -> Result<(), Fault> {
         let call = self.calls;
         self.calls += 1;

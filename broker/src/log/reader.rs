@@ -89,6 +89,8 @@ struct UnderWay {
     file: FileId,
     generation: Generation,
     what: What,
+    /// Bytes asked for; all of them lie in front of the segment's end.
+    len: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -248,7 +250,7 @@ impl Reader {
                 let Some(io) = segments.handles.take(file, ops) else { return false };
                 self.ops_submitted += 1;
                 let number = self.ops_submitted;
-                self.under_way.insert(number, UnderWay { ticket, file, generation, what });
+                self.under_way.insert(number, UnderWay { ticket, file, generation, what, len });
                 let at = match what {
                     What::Header { pos } => pos,
                     What::Piece { at, .. } => at,
@@ -441,6 +443,11 @@ impl Reader {
                 }
                 Step::Extent(extent, _) | Step::Cut(extent) if extent.end <= job.from => scan.pass(&extent),
                 Step::Extent(..) | Step::End => break,
+                // The file ends too early: the same read would end so again.
+                Step::Cut(_) | Step::PieceEnd if found.is_none() && view.len() < read.len => {
+                    damage = Some(damaged(read.file, job.from, segment.end));
+                    break;
+                }
                 Step::Cut(extent) if found.is_none() => {
                     return self.read_on(read, scan.cursor(), extent.total_bytes());
                 }
@@ -494,6 +501,9 @@ impl Reader {
                     }
                     scan.pass(&extent);
                     next = next.max(extent.end);
+                }
+                Step::Cut(_) | Step::PieceEnd if view.len() < read.len => {
+                    return Some(Done::Found(Err(damaged(read.file, next, segment.end))));
                 }
                 Step::Cut(extent) => break extent.total_bytes(),
                 Step::PieceEnd => break BLOCK,
@@ -1008,6 +1018,37 @@ mod tests {
             other => panic!("{other:?}"),
         }
         assert_eq!(world.read(64, 100).unwrap().first, Offset(64));
+    }
+
+    #[test]
+    fn a_truncated_file_is_damaged_from_where_it_ends() {
+        for left in [2 * 8192, 2 * 8192 + 4096, 8192 + 4096, 0] {
+            let mut world = World::new();
+            for _ in 0..12 {
+                world.put(&small(4));
+            }
+            let (file, _) = world.segments.table.of_log(LOG).next().unwrap();
+            world.drive.disk.truncate(&format!("/data/files/{file}"), left);
+            let mut at = 0;
+            let refused = loop {
+                match world.read(at, 1 << 20) {
+                    Ok(got) => at = got.end.0,
+                    Err(refused) => break refused,
+                }
+            };
+            assert!(at * 1024 <= left as i64, "{at} offsets of more than a KiB in {left} bytes");
+            match refused {
+                ReadRefused::Damaged { file: named, from, upto } => {
+                    assert_eq!((named, from), (file.to_string(), Offset(at)));
+                    assert!(upto > from);
+                }
+                other => panic!("{other:?}"),
+            }
+            world.reader.find(LOG, Offset(at), world.end, Time::Record(0), 8).unwrap();
+            world.settle();
+            let done = world.reader.take_done();
+            assert!(matches!(done[..], [(8, Done::Found(Err(ReadRefused::Damaged { .. })))]), "{done:?}");
+        }
     }
 
     #[test]
