@@ -180,7 +180,8 @@ impl Recovery {
         let chain = read_chain(disk, boot, &mut ring, link, header.next_at)?;
         let on_chain = chain.frames.iter().map(|f| f.header.mark).max();
         let mark = header.sequence.max(on_chain.unwrap_or_default());
-        let mark = mark.max(marks_further_on(disk, boot, &mut ring, chain.head, header.sequence)?);
+        let last = chain.frames.last().map_or(header.sequence, |f| f.header.sequence);
+        let mark = mark.max(marks_further_on(disk, boot, &mut ring, chain.head, last)?);
         let older_slots: Vec<u32> = [slot, older.0].into_iter().collect();
         let mut recovery = Recovery {
             ring,

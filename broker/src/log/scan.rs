@@ -242,13 +242,18 @@ pub(super) fn frame_at(
     Ok(Ok(ChainFrame { at, bytes: header.bytes as usize, header, hash, runs, kind }))
 }
 
-/// The highest mark of any frame of this journal above `newest` that lies within reach behind the end of the chain.
+/// The highest mark of any frame of this journal that lies within reach behind the end of the chain, whose last frame is
+/// `last`.
+///
+/// Bytes that a client has chosen can lie here too and look like a header. What cannot be true is not believed: each
+/// frame takes at least a block, so that a place so many blocks further on has a sequence at most so many higher. One at or
+/// below `last` was left by an earlier lap and marks nothing new.
 pub(super) fn marks_further_on(
     disk: &mut dyn Disk,
     boot: &ShardBoot,
     ring: &mut Ring,
     head: u64,
-    newest: FrameSequence,
+    last: FrameSequence,
 ) -> Result<FrameSequence, OpenError> {
     let reach = 2 * u64::from(boot.limits.frames_in_flight_max) * boot.limits.frame_bytes_max as u64;
     let mut highest = FrameSequence(0);
@@ -256,7 +261,8 @@ pub(super) fn marks_further_on(
         let at = (head + step * BLOCK as u64) % ring.bytes();
         if let Ok(header) = FrameHeader::decode(ring.look(disk, at, BLOCK)?)
             && header.identity == boot.identity
-            && header.sequence > newest
+            && header.sequence > last
+            && header.sequence.0 <= last.0 + 1 + step
         {
             highest = highest.max(header.mark);
         }

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use tidegate_protocol::batch::{BatchBuilder, BatchOrigin, BatchView};
-use tidegate_protocol::disk::frame::JournalIdentity;
+use tidegate_protocol::disk::frame::{FrameBuilder, FrameHeader, JournalIdentity};
 use tidegate_protocol::ids::{
-    ClusterId, Incarnation, JournalId, NodeId, Offset, PartitionId, ProducerEpoch, ProducerId, Sequence,
-    ShardId, TopicId, TopicPartition,
+    ClusterId, FrameSequence, Incarnation, JournalId, NodeId, Offset, PartitionId, ProducerEpoch, ProducerId,
+    Sequence, ShardId, TopicId, TopicPartition,
 };
 use tidegate_reactor::buffer::View;
 use tidegate_reactor::disk::Disk;
@@ -484,7 +484,44 @@ fn a_damaged_frame_that_was_flushed_stops_writes_and_the_state_before_it_is_serv
     for path in &pool {
         assert_eq!(bench.drive.disk.bytes_of(path), before.bytes_of(path), "{path} is left as it is");
     }
-    assert_eq!(bench.drive.disk.list(Path::new("/d/files")).expect("a directory").len(), pool.len(), "none is made");
+    assert_eq!(
+        bench.drive.disk.list(Path::new("/d/files")).expect("a directory").len(),
+        pool.len(),
+        "none is made"
+    );
+}
+
+#[test]
+fn bytes_in_the_ring_that_look_like_a_frame_of_a_far_future_are_not_believed() {
+    let mut bench = started(Bench::with_logs(LIMITS, 1));
+    bench.append(log(0), batch(1, 100, BatchOrigin::NONE, 0)).expect("room");
+    bench.settle();
+    let (head, last) = (bench.logs.journal.head() as usize, bench.logs.journal.last_sequence().0);
+    let identity = boot(LIMITS, 0).identity;
+    let mut look_alike = |at: usize, sequence: u64| {
+        let mut bytes = vec![0; 4 * KIB];
+        FrameBuilder::new(&mut bytes).finish(FrameHeader {
+            identity,
+            incarnation: Incarnation(1),
+            sequence: FrameSequence(sequence),
+            previous_hash: 7,
+            mark: FrameSequence(sequence - 1),
+            bytes: 0,
+            entries: 0,
+            inner_crc: 0,
+        });
+        let path = "/d/journal/00000001-ring-00";
+        let mut ring = bench.drive.disk.bytes_of(path).to_vec();
+        ring[at..at + 4 * KIB].copy_from_slice(&bytes);
+        bench.drive.disk.put(path, &ring);
+    };
+    look_alike(head + 8 * KIB, 1 << 60);
+    look_alike(head + 12 * KIB, last + 5);
+    bench.restart(None);
+    bench.append(log(0), batch(1, 10, BatchOrigin::NONE, 1)).expect("the shard serves");
+    bench.settle();
+    bench.restart(None);
+    assert_eq!(bench.verify_tails(), 2);
 }
 
 #[test]
