@@ -2,7 +2,9 @@
 //! its data is gone. So a shard believes its own OK only when every flush that another shard of the device had submitted
 //! by then has been reaped, and none of them failed.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// The flushes of all shards on one device; shared by their reactors.
 #[derive(Debug)]
@@ -11,16 +13,28 @@ pub struct Device {
     faults: AtomicU64,
 }
 
+/// The flushes of one shard, numbered from 0. Several may be under way, of different files, and end in any order.
 #[derive(Debug, Default)]
 struct Counts {
     submitted: AtomicU64,
-    reaped: AtomicU64,
+    /// Every flush with a lower number has been reaped.
+    reaped_below: AtomicU64,
+    under_way: Mutex<BTreeSet<u64>>,
+}
+
+/// A flush under way; made by [`Device::submitting`], given back when it is reaped.
+#[derive(Debug)]
+#[must_use = "a flush that is never reaped keeps every later one in doubt"]
+pub struct FlushTicket {
+    shard: usize,
+    number: u64,
 }
 
 /// What has to be reaped before one successful flush may be believed; made by [`Device::reaped_ok`].
 #[derive(Debug)]
 pub struct Doubt {
-    reaped_needed: Box<[u64]>,
+    /// By shard: every flush with a lower number.
+    below: Box<[u64]>,
 }
 
 impl Device {
@@ -30,20 +44,32 @@ impl Device {
     }
 
     /// Shard `shard` is about to submit a flush.
-    pub fn submitting(&self, shard: usize) {
-        self.shards[shard].submitted.fetch_add(1, Ordering::SeqCst);
+    pub fn submitting(&self, shard: usize) -> FlushTicket {
+        let counts = &self.shards[shard];
+        let mut under_way = counts.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = counts.submitted.fetch_add(1, Ordering::SeqCst);
+        under_way.insert(number);
+        FlushTicket { shard, number }
     }
 
-    /// A flush of `shard` has failed. The fault is counted before the flush counts as reaped.
-    pub fn reaped_fault(&self, shard: usize) {
+    /// A flush has failed. The fault is counted before the flush counts as reaped.
+    pub fn reaped_fault(&self, flush: FlushTicket) {
         self.faults.fetch_add(1, Ordering::SeqCst);
-        self.shards[shard].reaped.fetch_add(1, Ordering::SeqCst);
+        self.reaped(flush);
     }
 
-    /// A flush of `shard` has said OK: what else must be reaped before it may be believed.
-    pub fn reaped_ok(&self, shard: usize) -> Doubt {
-        self.shards[shard].reaped.fetch_add(1, Ordering::SeqCst);
-        Doubt { reaped_needed: self.shards.iter().map(|s| s.submitted.load(Ordering::SeqCst)).collect() }
+    /// A flush has said OK: what else must be reaped before it may be believed.
+    pub fn reaped_ok(&self, flush: FlushTicket) -> Doubt {
+        self.reaped(flush);
+        Doubt { below: self.shards.iter().map(|s| s.submitted.load(Ordering::SeqCst)).collect() }
+    }
+
+    fn reaped(&self, FlushTicket { shard, number }: FlushTicket) {
+        let counts = &self.shards[shard];
+        let mut under_way = counts.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        under_way.remove(&number);
+        let next = counts.submitted.load(Ordering::SeqCst);
+        counts.reaped_below.store(under_way.first().copied().unwrap_or(next), Ordering::SeqCst);
     }
 
     /// Whether a successful flush may be believed: `None` while others are still under way, else whether the device is
@@ -55,8 +81,8 @@ impl Device {
         let settled = self
             .shards
             .iter()
-            .zip(&doubt.reaped_needed)
-            .all(|(s, need)| s.reaped.load(Ordering::SeqCst) >= *need);
+            .zip(&doubt.below)
+            .all(|(s, need)| s.reaped_below.load(Ordering::SeqCst) >= *need);
         // Read again: a fault is counted before its flush is reaped, so one seen as reaped is also seen as a fault.
         settled.then(|| self.faults.load(Ordering::SeqCst) == 0)
     }
@@ -69,22 +95,35 @@ mod tests {
     #[test]
     fn an_ok_is_not_believed_before_the_other_shards_flush_is_reaped() {
         let device = Device::new(2);
-        device.submitting(0);
-        device.submitting(1);
-        let doubt = device.reaped_ok(0);
+        let own = device.submitting(0);
+        let other = device.submitting(1);
+        let doubt = device.reaped_ok(own);
         assert_eq!(device.verdict(&doubt), None);
-        device.reaped_fault(1);
+        device.reaped_fault(other);
         assert_eq!(device.verdict(&doubt), Some(false));
     }
 
     #[test]
     fn an_ok_is_believed_once_all_others_said_ok() {
         let device = Device::new(2);
-        device.submitting(0);
-        device.submitting(1);
-        let doubt = device.reaped_ok(0);
-        device.reaped_ok(1);
-        device.submitting(1);
+        let own = device.submitting(0);
+        let other = device.submitting(1);
+        let doubt = device.reaped_ok(own);
+        device.reaped_ok(other);
+        let _later = device.submitting(1);
         assert_eq!(device.verdict(&doubt), Some(true), "a later flush does not matter");
+    }
+
+    #[test]
+    fn a_later_flush_that_ends_first_does_not_stand_for_the_one_before_it() {
+        let device = Device::new(2);
+        let own = device.submitting(0);
+        let of_the_pool = device.submitting(1);
+        let doubt = device.reaped_ok(own);
+        let of_the_journal = device.submitting(1);
+        device.reaped_ok(of_the_journal);
+        assert_eq!(device.verdict(&doubt), None);
+        device.reaped_fault(of_the_pool);
+        assert_eq!(device.verdict(&doubt), Some(false));
     }
 }

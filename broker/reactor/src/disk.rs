@@ -161,7 +161,7 @@ impl Disk for StdDisk {
     }
 
     fn remove(&mut self, path: &Path) -> Result<(), Fault> {
-        remove(path)
+        Ok(remove(path)?)
     }
 }
 

@@ -10,19 +10,46 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use crate::buffer::{BLOCK, Buffer};
 use crate::op::Fault;
 
+/// Why a file could not be made or removed.
+#[derive(Debug)]
+pub(crate) enum FileFault {
+    /// It was refused.
+    Refused(Fault),
+    /// A flush has failed: the device is not to be trusted any more.
+    Flush(Fault),
+}
+
+impl FileFault {
+    /// A flush that finds no space has lost nothing.
+    fn of_flush(verb: &str, path: &Path, error: &io::Error) -> FileFault {
+        let fault = Fault::io(verb, path, error);
+        if fault.is_full() { FileFault::Refused(fault) } else { FileFault::Flush(fault) }
+    }
+}
+
+impl From<FileFault> for Fault {
+    fn from(fault: FileFault) -> Fault {
+        match fault {
+            FileFault::Refused(fault) | FileFault::Flush(fault) => fault,
+        }
+    }
+}
+
 /// Creates a file that must not exist, allocated but not initialised, and makes its name durable. After a failure the
 /// file does not exist.
-pub(crate) fn create_allocated(path: &Path, bytes: u64) -> Result<(), Fault> {
+pub(crate) fn create_allocated(path: &Path, bytes: u64) -> Result<(), FileFault> {
     let created = OpenOptions::new()
         .write(true)
         .create_new(true)
         .open(path)
-        .map_err(|e| Fault::io("create", path, &e))?;
-    let ready =
-        allocate(&created, bytes).and_then(|()| created.sync_all()).and_then(|()| flush_dir(parent(path)));
-    ready.map_err(|e| {
+        .map_err(|e| FileFault::Refused(Fault::io("create", path, &e)))?;
+    let allocated = allocate(&created, bytes).map_err(|e| FileFault::Refused(Fault::io("create", path, &e)));
+    let ready = allocated.and_then(|()| {
+        let flushed = created.sync_all().and_then(|()| flush_dir(parent(path)));
+        flushed.map_err(|e| FileFault::of_flush("flush on creating", path, &e))
+    });
+    ready.inspect_err(|_| {
         let _ = fs::remove_file(path);
-        Fault::io("create", path, &e)
     })
 }
 
@@ -40,8 +67,9 @@ pub(crate) fn nameless_block(dir: &Path) -> io::Result<File> {
 }
 
 /// Removes a file and makes that durable.
-pub(crate) fn remove(path: &Path) -> Result<(), Fault> {
-    fs::remove_file(path).and_then(|()| flush_dir(parent(path))).map_err(|e| Fault::io("remove", path, &e))
+pub(crate) fn remove(path: &Path) -> Result<(), FileFault> {
+    fs::remove_file(path).map_err(|e| FileFault::Refused(Fault::io("remove", path, &e)))?;
+    flush_dir(parent(path)).map_err(|e| FileFault::of_flush("flush on removing", path, &e))
 }
 
 /// Gives the file its full length with space behind all of it (not yet initialised).

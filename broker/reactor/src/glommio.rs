@@ -29,7 +29,7 @@ use glommio::net::TcpStream;
 use glommio::timer::Timer;
 use glommio::{GlommioError, LocalExecutorBuilder, Placement, ReactorErrorKind};
 
-use crate::device::Doubt;
+use crate::device::{Doubt, FlushTicket};
 use crate::mailbox::{Delivery, Order, Parcel};
 use crate::op::{Event, Fault, File, Loop, Now, Op, ShardIndex, Tag, Turn};
 use crate::setup::{Setup, Trouble};
@@ -113,7 +113,7 @@ struct Done {
 enum Completion {
     Event(Event),
     Opened { file: File, result: Result<DmaFile, Fault> },
-    Flushed { file: File, tag: Tag, result: Result<(), Fault> },
+    Flushed { file: File, tag: Tag, flush: FlushTicket, result: Result<(), Fault> },
     Accepted(TcpStream),
     Trouble(Trouble),
 }
@@ -244,16 +244,15 @@ impl Shard {
                 });
                 self.events.push(Event::Opened { file, result });
             }
-            Completion::Flushed { file, tag, result } => {
-                let shard = usize::from(self.setup.shard.0);
+            Completion::Flushed { file, tag, flush, result } => {
                 match result {
                     Ok(()) => {
-                        let doubt = self.setup.flushes.device.reaped_ok(shard);
+                        let doubt = self.setup.flushes.device.reaped_ok(flush);
                         self.setup.flushes.doubt();
                         self.doubted.push((file, tag, doubt));
                     }
                     Err(fault) => {
-                        self.setup.flushes.device.reaped_fault(shard);
+                        self.setup.flushes.device.reaped_fault(flush);
                         self.events.push(Event::Flushed { file, tag, result: Err(fault) });
                     }
                 }

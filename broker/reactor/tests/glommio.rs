@@ -9,6 +9,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use tidegate_reactor::device::FlushTicket;
 use tidegate_reactor::mailbox::Order;
 use tidegate_reactor::op::{Event, Fault, File, Loop, Now, Op, OpenHow, Tag, Turn};
 use tidegate_reactor::setup::{Flushes, Trouble, setups};
@@ -58,7 +59,7 @@ impl Turn for OneFlush {
 }
 
 /// Shard 0 flushes for real while shard 1, played here, has a flush under way that ends by `reap`.
-fn flush_beside(reap: impl FnOnce(&Flushes)) -> Result<(), Fault> {
+fn flush_beside(reap: impl FnOnce(&Flushes, FlushTicket)) -> Result<(), Fault> {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (mut all, doors) = setups(2, 1 << 20, drop);
     let other = all.pop().unwrap();
@@ -67,14 +68,14 @@ fn flush_beside(reap: impl FnOnce(&Flushes)) -> Result<(), Fault> {
     let path = dir.path().join("file");
     let thread = std::thread::spawn(move || glommio::run(setup, &mut OneFlush { path, tell }).unwrap());
     assert_eq!(told.recv().unwrap(), Told::Opened);
-    other.flushes.device.submitting(1);
+    let under_way = other.flushes.device.submitting(1);
     doors[0].give(Order::Letter(Box::new(())));
     assert_eq!(
         told.recv().unwrap(),
         Told::StillWaiting,
         "a flush is not believed while another is under way"
     );
-    reap(&other.flushes);
+    reap(&other.flushes, under_way);
     let Told::Flushed(result) = told.recv().unwrap() else { panic!("the flush ends next") };
     thread.join().unwrap();
     result
@@ -82,8 +83,8 @@ fn flush_beside(reap: impl FnOnce(&Flushes)) -> Result<(), Fault> {
 
 #[test]
 fn a_flush_ends_only_after_those_submitted_before_it_and_believes_them() {
-    let result = flush_beside(|flushes| {
-        drop(flushes.device.reaped_ok(1));
+    let result = flush_beside(|flushes, under_way| {
+        drop(flushes.device.reaped_ok(under_way));
         flushes.reaped();
     });
     assert_eq!(result, Ok(()));
@@ -91,8 +92,8 @@ fn a_flush_ends_only_after_those_submitted_before_it_and_believes_them() {
 
 #[test]
 fn a_flush_that_said_ok_fails_if_another_of_its_device_failed() {
-    let result = flush_beside(|flushes| {
-        flushes.device.reaped_fault(1);
+    let result = flush_beside(|flushes, under_way| {
+        flushes.device.reaped_fault(under_way);
         flushes.reaped();
     });
     assert_eq!(result.unwrap_err().errno, nix::libc::EIO);

@@ -370,7 +370,7 @@ impl Logs {
             return Ok(());
         }
         // A full ring is no reason: what is appended waits in memory until frames are free again. A full drive is.
-        if self.ring_room() == 0 && self.segments.full().is_some() {
+        if self.ring_room() == 0 && self.segments.full().is_some_and(Fault::is_full) {
             return Err(AppendRefused::DiskFull);
         }
         let memory = self.limits.memory_bytes.saturating_sub(self.memory_used());

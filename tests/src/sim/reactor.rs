@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use tidegate_reactor::buffer::View;
-use tidegate_reactor::device::{Device, Doubt};
+use tidegate_reactor::device::{Device, Doubt, FlushTicket};
 use tidegate_reactor::op::{Event, Fault, File, Letter, Loop, Op, OpenHow, ShardIndex, Socket, Tag, Turn};
 
 use super::blocking::Crash;
@@ -131,11 +131,13 @@ enum Due {
         shard: usize,
         file: File,
         ticket: Ticket,
+        flush: FlushTicket,
         tag: Tag,
     },
     FlushReaped {
         shard: usize,
         file: File,
+        flush: FlushTicket,
         tag: Tag,
         result: Result<(), Fault>,
     },
@@ -329,10 +331,10 @@ impl World {
             Op::Flush { file, tag } => {
                 let inode = self.begin_file_op(shard, file);
                 self.note("flush", "", &[("file", file.0), ("tag", tag.0)]);
-                self.device.submitting(shard);
+                let flush = self.device.submitting(shard);
                 let ticket = self.disk.begin_flush(inode);
                 let time = self.draw(self.pace.flush_ns);
-                self.after(time, Due::FlushDone { shard, file, ticket, tag });
+                self.after(time, Due::FlushDone { shard, file, ticket, flush, tag });
             }
             Op::Remove { path, tag } => {
                 self.note("remove", &path.display().to_string(), &[("tag", tag.0)]);
@@ -448,12 +450,14 @@ impl World {
                     self.post(shard, Event::Timer { tag });
                 }
             }
-            Due::FlushDone { shard, file, ticket, tag } => {
+            Due::FlushDone { shard, file, ticket, flush, tag } => {
                 let result = self.disk.end_flush(ticket);
                 let late = if self.random.chance(100_000) { self.draw(self.pace.flush_ns) } else { 500 };
-                self.after(late, Due::FlushReaped { shard, file, tag, result });
+                self.after(late, Due::FlushReaped { shard, file, flush, tag, result });
             }
-            Due::FlushReaped { shard, file, tag, result } => self.reap_flush(shard, file, tag, result),
+            Due::FlushReaped { shard, file, flush, tag, result } => {
+                self.reap_flush(shard, file, flush, tag, result);
+            }
             Due::Opened { .. }
             | Due::FileClosed { .. }
             | Due::Read { .. }
@@ -492,14 +496,21 @@ impl World {
         }
     }
 
-    fn reap_flush(&mut self, shard: usize, file: File, tag: Tag, result: Result<(), Fault>) {
+    fn reap_flush(
+        &mut self,
+        shard: usize,
+        file: File,
+        flush: FlushTicket,
+        tag: Tag,
+        result: Result<(), Fault>,
+    ) {
         match result {
             Ok(()) => {
-                let doubt = self.device.reaped_ok(shard);
+                let doubt = self.device.reaped_ok(flush);
                 self.seats[shard].doubts.push((doubt, file, tag));
             }
             Err(fault) => {
-                self.device.reaped_fault(shard);
+                self.device.reaped_fault(flush);
                 self.finish_file_op(shard, file);
                 self.post(shard, Event::Flushed { file, tag, result: Err(fault) });
             }

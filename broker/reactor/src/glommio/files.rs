@@ -14,8 +14,9 @@ use glommio::io::{DmaFile, OpenOptions};
 
 use super::{Completion, Shard};
 use crate::buffer::{BLOCK, Buffer};
-use crate::file::{create_allocated, nameless_block, parent, remove};
+use crate::file::{FileFault, create_allocated, nameless_block, parent, remove};
 use crate::op::{Event, Fault, File, Op, OpenHow};
+use crate::setup::Flushes;
 
 impl Shard {
     pub(super) fn submit_file(&mut self, op: Op) {
@@ -23,7 +24,18 @@ impl Shard {
             Op::Open { file, path, how } => {
                 assert!(!self.files.contains_key(&file), "{file:?} is open already");
                 let probed = Rc::clone(&self.probed);
-                self.spawn(async move { Completion::Opened { file, result: open(path, how, probed).await } });
+                let flushes = self.setup.flushes.clone();
+                let shard = usize::from(self.setup.shard.0);
+                self.spawn(async move {
+                    if let OpenHow::New { bytes } = how {
+                        let name = path.clone();
+                        let made = counted(&flushes, shard, move || create_allocated(&name, bytes)).await;
+                        if let Err(fault) = made {
+                            return Completion::Opened { file, result: Err(fault) };
+                        }
+                    }
+                    Completion::Opened { file, result: open(path, how, probed).await }
+                });
             }
             Op::CloseFile { file } => {
                 let closing = self.files.remove(&file).unwrap_or_else(|| not_open(file));
@@ -60,16 +72,20 @@ impl Shard {
             }
             Op::Flush { file, tag } => {
                 let opened = self.opened(file);
-                self.setup.flushes.device.submitting(usize::from(self.setup.shard.0));
+                let flush = self.setup.flushes.device.submitting(usize::from(self.setup.shard.0));
                 self.spawn(async move {
                     let result = opened.fdatasync().await.map_err(|e| fault("flush", &e));
-                    Completion::Flushed { file, tag, result }
+                    Completion::Flushed { file, tag, flush, result }
                 });
             }
-            Op::Remove { path, tag } => self.spawn(async move {
-                let result = glommio::executor().spawn_blocking(move || remove(&path)).await;
-                Completion::Event(Event::Removed { tag, result })
-            }),
+            Op::Remove { path, tag } => {
+                let flushes = self.setup.flushes.clone();
+                let shard = usize::from(self.setup.shard.0);
+                self.spawn(async move {
+                    let result = counted(&flushes, shard, move || remove(&path)).await;
+                    Completion::Event(Event::Removed { tag, result })
+                });
+            }
             other => unreachable!("{other:?} is no op on a file"),
         }
     }
@@ -91,12 +107,29 @@ impl Shard {
     }
 }
 
+/// Does what flushes on its way, which counts as a flush of the device.
+async fn counted(
+    flushes: &Flushes,
+    shard: usize,
+    work: impl FnOnce() -> Result<(), FileFault> + Send + 'static,
+) -> Result<(), Fault> {
+    let flush = flushes.device.submitting(shard);
+    let done = glommio::executor().spawn_blocking(work).await;
+    match &done {
+        Err(FileFault::Flush(_)) => flushes.device.reaped_fault(flush),
+        // No promise rests on it alone: it needs no verdict.
+        Ok(()) | Err(FileFault::Refused(_)) => drop(flushes.device.reaped_ok(flush)),
+    }
+    flushes.reaped();
+    Ok(done?)
+}
+
 /// Devices of which glommio has found out whether polled reads work.
 pub(super) type Probed = Rc<RefCell<HashSet<u64>>>;
 
 async fn open(path: PathBuf, how: OpenHow, probed: Probed) -> Result<DmaFile, Fault> {
     let name = path.clone();
-    let device = glommio::executor().spawn_blocking(move || prepare(&name, how)).await?;
+    let device = glommio::executor().spawn_blocking(move || look(&name)).await?;
     if !probed.borrow().contains(&device) {
         let dir = parent(&path).to_owned();
         // Where there are no nameless files, the file itself is the probe.
@@ -116,10 +149,7 @@ async fn open(path: PathBuf, how: OpenHow, probed: Probed) -> Result<DmaFile, Fa
 }
 
 /// Makes sure that the file is there and holds a block; returns its device.
-fn prepare(path: &Path, how: OpenHow) -> Result<u64, Fault> {
-    if let OpenHow::New { bytes } = how {
-        create_allocated(path, bytes)?;
-    }
+fn look(path: &Path) -> Result<u64, Fault> {
     let found = fs::metadata(path).map_err(|e| Fault::io("open", path, &e))?;
     if found.len() < BLOCK as u64 {
         let what =
