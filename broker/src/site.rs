@@ -30,6 +30,8 @@ pub struct Site {
     _lock: DirLock,
 }
 
+type Opened = (StdDisk, DataDir, Incarnation, StorageFacts, FlushRule, DirLock);
+
 /// Directories that this start has made, the outermost first.
 #[derive(Debug)]
 struct Made(Vec<PathBuf>);
@@ -47,21 +49,34 @@ impl Site {
             Ok((disk, dir, incarnation, storage, rule, lock)) => {
                 Ok(Site { root, disk, dir, incarnation, storage, rule, made, _lock: lock })
             }
-            Err(problem) => {
+            Err((problem, Some(_lock))) => {
                 made.unmake();
+                Err(problem)
+            }
+            Err((problem, None)) => {
+                made.unmake_empty();
                 Err(problem)
             }
         }
     }
 
-    fn open_in(
+    /// With a problem comes the lock, if it was taken.
+    fn open_in(config: &Config, root: &Path) -> Result<Opened, (Problem, Option<DirLock>)> {
+        let unlocked = |problem| (problem, None);
+        check_ours(root).map_err(unlocked)?;
+        check_direct(root).map_err(unlocked)?;
+        let lock = DirLock::take(&root.join("lock")).map_err(|e| unlocked(lock_problem(&e)))?;
+        match Site::open_locked(config, root) {
+            Ok((disk, dir, incarnation, storage, rule)) => Ok((disk, dir, incarnation, storage, rule, lock)),
+            Err(problem) => Err((problem, Some(lock))),
+        }
+    }
+
+    fn open_locked(
         config: &Config,
         root: &Path,
-    ) -> Result<(StdDisk, DataDir, Incarnation, StorageFacts, FlushRule, DirLock), Problem> {
+    ) -> Result<(StdDisk, DataDir, Incarnation, StorageFacts, FlushRule), Problem> {
         let place = || format!("--data {}", root.display());
-        check_ours(root)?;
-        check_direct(root)?;
-        let lock = DirLock::take(&root.join("lock")).map_err(|e| lock_problem(&e))?;
         let storage = gather(root)?;
         let (journals, files) = (datadir::journal_dir(root), datadir::files_dir(root));
         let of = |dir: &Path| if dir.exists() { gather(dir) } else { Ok(storage.clone()) };
@@ -98,7 +113,7 @@ impl Site {
             })?;
         }
         let incarnation = dir.raise(&mut disk).map_err(|e| open_problem(&e))?;
-        Ok((disk, dir, incarnation, storage, rule, lock))
+        Ok((disk, dir, incarnation, storage, rule))
     }
 
     /// The data directory.
@@ -188,8 +203,11 @@ impl Made {
             root.ancestors().take_while(|dir| is_missing(dir)).map(Path::to_owned).collect();
         let made = Made(missing.into_iter().rev().collect());
         for dir in &made.0 {
-            if let Err(e) = fs::create_dir(dir) {
-                made.unmake();
+            // The name must last as long as what will lie in it.
+            let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let flush = || fs::File::open(parent)?.sync_all();
+            if let Err(e) = fs::create_dir(dir).and_then(|()| flush()) {
+                made.unmake_empty();
                 return Err(explain_io("cannot make the data directory", dir.display().to_string(), &e));
             }
         }
@@ -201,10 +219,18 @@ impl Made {
             .at(format!("--data {}", root.display())))
     }
 
-    /// Only directories that this start has made; nothing acknowledged can lie in them.
+    /// Only directories that this start has made, and only while it holds the lock: nothing acknowledged can lie in them.
     fn unmake(&self) {
-        if let Some(outermost) = self.0.first() {
-            let _ = fs::remove_dir_all(outermost);
+        if let Some(root) = self.0.last() {
+            let _ = fs::remove_dir_all(root);
+        }
+        self.unmake_empty();
+    }
+
+    /// Without the lock, what lies in them may be another process's already.
+    fn unmake_empty(&self) {
+        for dir in self.0.iter().rev() {
+            let _ = fs::remove_dir(dir);
         }
     }
 }
@@ -361,3 +387,24 @@ pub fn explain_io(cause: impl Into<String>, place: impl Into<String>, error: &io
 }
 
 const EMFILE: i32 = 24;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_process_has_put_into_a_new_directory_outlives_a_start_without_the_lock() {
+        // Beside the build, not in /tmp, which may be in memory.
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let root = dir.path().join("a/b");
+        let made = Made::make(&root).unwrap();
+        fs::write(root.join("superblock"), b"of the other one").unwrap();
+        made.unmake_empty();
+        assert!(root.join("superblock").exists());
+        made.unmake();
+        assert!(!dir.path().join("a").exists());
+        let made = Made::make(&root).unwrap();
+        made.unmake_empty();
+        assert!(!dir.path().join("a").exists());
+    }
+}
