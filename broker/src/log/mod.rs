@@ -469,9 +469,16 @@ impl Logs {
     /// Writes, flushes and checkpoints what there is, and takes no more appends.
     pub fn stop(&mut self, _now: Now, _ops: &mut Vec<Op>) {
         if matches!(self.condition, Condition::Serving) {
+            // Files are made until nothing waits for them any more.
             self.condition = Condition::Stopping;
+        } else if !matches!(self.condition, Condition::Stopping) {
+            self.segments.stop();
         }
-        self.segments.stop();
+    }
+
+    /// Whether nothing of what is pending can still be written.
+    fn is_drained(&self) -> bool {
+        (self.dirty.is_empty() && self.orders.is_empty()) || self.segments.full().is_some()
     }
 
     /// What has failed, once everyone whose records it concerns has been told.
@@ -497,7 +504,7 @@ impl Logs {
             Condition::Stopping => {
                 let covered = self.checkpoints.newest().sequence == self.journal.last_sequence()
                     || self.counts.checkpoints_too_large > 0;
-                quiet && covered && self.dirty.is_empty() && self.orders.is_empty()
+                quiet && covered && self.is_drained()
             }
             Condition::ReadOnly { .. } | Condition::Failed { .. } => quiet,
         }

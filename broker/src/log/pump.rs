@@ -171,6 +171,9 @@ impl Logs {
             self.flush(now, ops);
             self.take_checkpoint(now, ops);
         }
+        if matches!(self.condition, Condition::Stopping) && self.is_drained() {
+            self.segments.stop();
+        }
         // Last, so that a file which a cycle has asked for in vain is on its way when this turn ends: on a quiet shard there
         // may be no other turn.
         self.segments.pump(now, ops);
