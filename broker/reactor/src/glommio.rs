@@ -10,6 +10,8 @@
 //!   needs no drive, because the file is empty or not initialised, is taken for a yes, and later reads fail with
 //!   EOPNOTSUPP. So the first file opened on a device is one made for that, with an initialised block.
 //! - Its memory for direct I/O is its own: a write is copied into it, a read out of it.
+//! - Rarely, on a busy machine, an executor sleeps in the kernel past its timers and past a stroke of its bell, and goes on as if
+//!   nothing had been once something else interrupts it. So a [`Pulse`] interrupts it, ten times a second.
 
 mod files;
 mod sockets;
@@ -21,7 +23,10 @@ use std::future::{Future, poll_fn};
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use glommio::io::DmaFile;
@@ -30,7 +35,7 @@ use glommio::timer::Timer;
 use glommio::{GlommioError, LocalExecutorBuilder, Placement, ReactorErrorKind};
 
 use crate::device::{Doubt, FlushTicket};
-use crate::mailbox::{Delivery, Order, Parcel};
+use crate::mailbox::{Bell, Delivery, Order, Parcel};
 use crate::op::{Event, Fault, File, Loop, Now, Op, ShardIndex, Tag, Turn};
 use crate::setup::{Setup, Trouble};
 use sockets::Sockets;
@@ -44,6 +49,9 @@ const AT_ONCE: Duration = Duration::from_nanos(500);
 /// The kernel is asked for completions after this long, even if tasks keep making each other ready.
 const KERNEL_AFTER: Duration = Duration::from_millis(1);
 
+/// Between two strokes of a [`Pulse`].
+const PULSE: Duration = Duration::from_millis(100);
+
 /// Runs the shard's loop on this thread until a turn says [`Loop::Stop`].
 ///
 /// # Errors
@@ -56,6 +64,7 @@ pub fn run(setup: Setup, turn: &mut dyn Turn) -> Result<(), Fault> {
         .preempt_timer(KERNEL_AFTER)
         .make()
         .map_err(|e| executor_fault(&e))?;
+    let _pulse = Pulse::start(&name, Arc::clone(setup.post.door().bell()))?;
     executor.run(async {
         let mut shard = Shard::new(setup);
         poll_fn(|cx| shard.poll(cx, turn)).await;
@@ -64,6 +73,38 @@ pub fn run(setup: Setup, turn: &mut dyn Turn) -> Result<(), Fault> {
         poll_fn(|_| if shard.file_tasks.get() == 0 { Poll::Ready(()) } else { Poll::Pending }).await;
     });
     Ok(())
+}
+
+/// A thread that rings a shard's bell at a steady rate, whatever the bell thinks. Ends when dropped.
+struct Pulse {
+    beating: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Pulse {
+    fn start(shard: &str, bell: Arc<Bell>) -> Result<Pulse, Fault> {
+        let beating = Arc::new(AtomicBool::new(true));
+        let beats = Arc::clone(&beating);
+        let beat = move || {
+            while beats.load(Ordering::SeqCst) {
+                std::thread::park_timeout(PULSE);
+                bell.ring_again();
+            }
+        };
+        let thread = std::thread::Builder::new().name(format!("{shard}-pulse")).spawn(beat);
+        let fault = |e: std::io::Error| Fault::new("start a thread", e.raw_os_error().unwrap_or(0));
+        Ok(Pulse { beating, thread: Some(thread.map_err(fault)?) })
+    }
+}
+
+impl Drop for Pulse {
+    fn drop(&mut self) {
+        self.beating.store(false, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
 }
 
 fn executor_fault(error: &GlommioError<()>) -> Fault {

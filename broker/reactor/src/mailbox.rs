@@ -54,6 +54,14 @@ impl Bell {
         }
     }
 
+    /// Wakes the shard even if it has been rung before and should be awake: for a reactor that may have slept through it.
+    pub(crate) fn ring_again(&self) {
+        self.rung.store(true, Ordering::SeqCst);
+        if let Some(waker) = &*self.waker.lock().unwrap_or_else(PoisonError::into_inner) {
+            waker.wake_by_ref();
+        }
+    }
+
     /// How this shard is woken from now on; `None` when it ends. On the shard's own thread.
     pub fn set_waker(&self, waker: Option<Waker>) {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = waker;
