@@ -194,7 +194,7 @@ pub fn value_of(id: u64) -> Vec<u8> {
     };
     let mut value = Vec::with_capacity(len as usize + 8);
     while value.len() < len as usize {
-        value.extend_from_slice(&random.next().to_le_bytes());
+        value.extend_from_slice(&random.number().to_le_bytes());
     }
     value.truncate(len as usize);
     value

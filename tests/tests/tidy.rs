@@ -233,15 +233,18 @@ fn sources(extension: &str) -> Vec<Source> {
     let mut found = Vec::new();
     let mut folders = vec![root.clone()];
     while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()) {
+        for entry in
+            std::fs::read_dir(&folder).expect("a folder of the project").map(|e| e.expect("an entry").path())
+        {
             let name = entry.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if entry.is_dir() {
                 if !name.starts_with('.') && !name.starts_with("target") && !name.starts_with("tidegate-") {
                     folders.push(entry);
                 }
             } else if entry.extension().is_some_and(|e| e == extension) {
-                let path = entry.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
-                found.push(Source { path, text: std::fs::read_to_string(&entry).unwrap() });
+                let path =
+                    entry.strip_prefix(&root).expect("it was found below").to_string_lossy().into_owned();
+                found.push(Source { path, text: std::fs::read_to_string(&entry).expect("sources are text") });
             }
         }
     }
@@ -250,5 +253,5 @@ fn sources(extension: &str) -> Vec<Source> {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace").to_owned()
 }

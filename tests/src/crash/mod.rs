@@ -83,7 +83,7 @@ pub async fn run(args: &CrashArgs) -> io::Result<CrashReport> {
         let flush = first_flush + (last_flush - first_flush) * (number + 1) / args.images;
         states.advance_to(flush)?;
         let image = dir.path().join("crash.img");
-        let pending = states.build(&image, random.next())?;
+        let pending = states.build(&image, random.number())?;
         report.pending += pending.sectors;
         report.torn += pending.torn;
         let twice = number % 3 == 2;
