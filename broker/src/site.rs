@@ -30,8 +30,6 @@ pub struct Site {
     _lock: DirLock,
 }
 
-type Opened = (StdDisk, DataDir, Incarnation, StorageFacts, FlushRule, DirLock);
-
 /// Directories that this start has made, the outermost first.
 #[derive(Debug)]
 struct Made(Vec<PathBuf>);
@@ -44,31 +42,24 @@ impl Site {
     pub fn open(config: &Config) -> Result<Site, Problem> {
         let root = config.data.clone();
         let made = Made::make(&root)?;
-        let opened = Site::open_in(config, &root);
-        match opened {
-            Ok((disk, dir, incarnation, storage, rule, lock)) => {
+        let locked = check_ours(&root).and_then(|()| check_direct(&root));
+        let locked = locked.and_then(|()| DirLock::take(&root.join("lock")).map_err(|e| lock_problem(&e)));
+        let lock = match locked {
+            Ok(lock) => lock,
+            Err(problem) => {
+                // Somebody else may be at work in it by now.
+                made.unmake_empty();
+                return Err(problem);
+            }
+        };
+        match Site::open_locked(config, &root) {
+            Ok((disk, dir, incarnation, storage, rule)) => {
                 Ok(Site { root, disk, dir, incarnation, storage, rule, made, _lock: lock })
             }
-            Err((problem, Some(_lock))) => {
+            Err(problem) => {
                 made.unmake();
                 Err(problem)
             }
-            Err((problem, None)) => {
-                made.unmake_empty();
-                Err(problem)
-            }
-        }
-    }
-
-    /// With a problem comes the lock, if it was taken.
-    fn open_in(config: &Config, root: &Path) -> Result<Opened, (Problem, Option<DirLock>)> {
-        let unlocked = |problem| (problem, None);
-        check_ours(root).map_err(unlocked)?;
-        check_direct(root).map_err(unlocked)?;
-        let lock = DirLock::take(&root.join("lock")).map_err(|e| unlocked(lock_problem(&e)))?;
-        match Site::open_locked(config, root) {
-            Ok((disk, dir, incarnation, storage, rule)) => Ok((disk, dir, incarnation, storage, rule, lock)),
-            Err(problem) => Err((problem, Some(lock))),
         }
     }
 
