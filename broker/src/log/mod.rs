@@ -170,6 +170,8 @@ pub struct Logs {
     small_count: usize,
     /// Producers of all logs.
     producers: usize,
+    /// Batches remembered per producer in the topic that wants most.
+    window_max: u16,
     staging: Staging,
     orders: VecDeque<Order>,
     carried_in_lap: u64,
@@ -273,6 +275,7 @@ impl Logs {
         if self.by_id.len() >= limit as usize && !log.topic.is_internal() {
             return Err(CreateRefused::TooMany { limit });
         }
+        self.window_max = self.window_max.max(options.idempotence_window);
         self.insert(Log::new(log, options, &self.limits));
         Ok(())
     }
@@ -280,6 +283,7 @@ impl Logs {
     /// Changes a log's options.
     pub fn set_options(&mut self, log: TopicPartition, options: LogOptions) {
         let limits = self.limits;
+        self.window_max = self.window_max.max(options.idempotence_window);
         if let Some(log) = self.log_mut(log) {
             let known = log.producers.len();
             log.set_options(options, &limits);
@@ -361,11 +365,20 @@ impl Logs {
         Ok(self.take(index, append_time_ms, batches))
     }
 
+    /// Producers that a checkpoint has room for, as many batches of each as any topic wants remembered.
+    fn producers_max(&self) -> usize {
+        const PRODUCER_BYTES: usize = 40;
+        const BATCH_BYTES: usize = 24;
+        let each = PRODUCER_BYTES + BATCH_BYTES * usize::from(self.window_max);
+        let share = self.limits.checkpoint_slot_bytes as usize * 2 / 5;
+        (share / each).min(self.limits.producers_max as usize)
+    }
+
     /// A shard at its cap takes no new producer, so that its state fits a checkpoint.
     fn check_producers(&self, index: LogIndex) -> Result<(), AppendRefused> {
         let producer = self.identities[0].producer;
         let is_new = producer != ProducerId::NONE && !self.log(index).producers.knows(producer);
-        if is_new && self.producers >= self.limits.producers_max as usize {
+        if is_new && self.producers >= self.producers_max() {
             return Err(AppendRefused::NoRoom { reason: Reason::Memory, wanted: 0, room: 0 });
         }
         Ok(())
@@ -576,6 +589,7 @@ impl Logs {
         condition: Condition,
     ) -> Logs {
         let reader = Reader::new(boot.limits.files, boot.identity.cluster);
+        let last = journal.last_sequence();
         Logs {
             limits: boot.limits,
             boot,
@@ -586,6 +600,7 @@ impl Logs {
             small_bytes: 0,
             small_count: 0,
             producers: 0,
+            window_max: 5,
             staging: Staging::default(),
             orders: VecDeque::new(),
             carried_in_lap: 0,
@@ -601,7 +616,7 @@ impl Logs {
             reads: BTreeMap::new(),
             condition,
             opening: 0,
-            quiet: Quiet::default(),
+            quiet: Quiet::after_recovery(last),
             outcomes: VecDeque::new(),
             counts: Counts::default(),
             identities: Vec::new(),

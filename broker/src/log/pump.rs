@@ -30,6 +30,13 @@ pub(super) struct Quiet {
     timer_at_ns: Option<u64>,
 }
 
+impl Quiet {
+    /// What recovery has kept and flushed is not marked yet.
+    pub(super) fn after_recovery(last: FrameSequence) -> Quiet {
+        Quiet { entries_flushed: last, ..Quiet::default() }
+    }
+}
+
 /// What has to be done about small extents of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Urgency {

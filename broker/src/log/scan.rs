@@ -20,6 +20,8 @@ use super::recover::{FrameKind, Link, NextFrame, Runs, follows};
 use super::{OpenError, ShardBoot};
 use crate::datadir::data_file;
 
+const ENOENT: i32 = 2;
+
 /// A frame of the chain behind the checkpoint.
 pub(super) struct ChainFrame {
     pub(super) at: u64,
@@ -273,7 +275,11 @@ pub(super) fn marks_further_on(
 /// Reads the runs that a frame above the mark names.
 pub(super) fn runs_of(disk: &mut dyn Disk, boot: &ShardBoot, runs: &[RunMark]) -> Result<Runs, OpenError> {
     for run in runs {
-        let Ok(file) = disk.open(&data_file(&boot.root, run.file)) else { return Ok(Runs::NotWhole) };
+        let file = match disk.open(&data_file(&boot.root, run.file)) {
+            Ok(file) => file,
+            Err(fault) if fault.errno == ENOENT => return Ok(Runs::NotWhole),
+            Err(fault) => return Err(fault.into()),
+        };
         let len = disk.len(file)?;
         let found = if run.at + u64::from(run.bytes) <= len {
             Some(disk.read(file, run.at, run.bytes as usize)?)
