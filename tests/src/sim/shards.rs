@@ -62,6 +62,26 @@ impl ShardsScript {
         }
     }
 
+    /// Bounds as tiny as those of the logs below.
+    fn shard_limits(&self) -> ShardLimits {
+        let batch_bytes_max = self.shape.batch_bytes_max as u32;
+        let frame_bytes_max = batch_bytes_max + 4096;
+        let mut limits = ShardLimits::default();
+        limits.frame_bytes_max = frame_bytes_max;
+        limits.control_bytes_max = frame_bytes_max.min(16 << 10);
+        limits.produce.overshoot_bytes = frame_bytes_max.into();
+        limits.produce.window_bytes = batch_bytes_max.into();
+        limits.produce.pool_bytes = 4 * u64::from(frame_bytes_max);
+        limits.read_bytes_max = 16 << 10;
+        limits.turn_read_bytes_max = 64 << 10;
+        limits.heartbeat_ms = 50;
+        limits.credit_idle_ms = 100;
+        limits.producer_ids_lease = 2;
+        limits.snapshot_bytes_min = 8 << 10;
+        limits.topics.batch_bytes_max = batch_bytes_max;
+        limits
+    }
+
     fn add_peers(&mut self, world: &mut World) {
         self.has_peers = true;
         let scene = &self.scene;
@@ -121,7 +141,7 @@ impl Script for ShardsScript {
                 cluster: superblock.cluster,
                 incarnation,
                 seed: self.random.word(),
-                limits: ShardLimits::default(),
+                limits: self.shard_limits(),
                 facts: Vec::new(),
                 advertised: vec![String::new(); usize::from(self.shard_count)],
                 storage: Storage::Durable,
