@@ -36,6 +36,8 @@ pub struct Admin {
     names: u64,
     /// Topics whose fate has to be looked up.
     doubtful: BTreeMap<String, Doubt>,
+    /// Topics whose deletion has to be asked for again.
+    leaving: BTreeMap<String, TopicId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +67,7 @@ impl Admin {
             waiting: None,
             names: 0,
             doubtful: BTreeMap::new(),
+            leaving: BTreeMap::new(),
         }
     }
 
@@ -107,6 +110,9 @@ impl Admin {
     fn ask(&mut self) {
         if let Some(name) = self.doubtful.keys().next().cloned() {
             return self.look(name);
+        }
+        if let Some((name, topic)) = self.leaving.pop_first() {
+            return self.ask_delete(name, topic);
         }
         let scene = self.scene.borrow();
         let busy = scene.wanted == Wanted::Work;
@@ -157,6 +163,10 @@ impl Admin {
         let name = name.clone();
         *claim = TopicClaim::Leaving { topic };
         drop(scene);
+        self.ask_delete(name, topic);
+    }
+
+    fn ask_delete(&mut self, name: String, topic: TopicId) {
         let correlation = self.session.correlation();
         DeleteTopicRequest { name: name.clone() }.encode(correlation, self.session.out());
         self.wait(correlation, Waiting::Delete(name, topic));
@@ -256,9 +266,10 @@ impl Admin {
                     (Doubt::Creating(_), None) => {
                         claims.topics.remove(&name);
                     }
-                    (Doubt::Deleting(id), Some((topic, partitions))) => {
+                    // The request may still be on its way, or not have reached this shard: ask for it again.
+                    (Doubt::Deleting(id), Some((topic, _))) => {
                         assert_eq!(id, topic, "topic {name}: its identity");
-                        claims.topics.insert(name, TopicClaim::Exists { topic, partitions });
+                        self.leaving.insert(name, topic);
                     }
                     (Doubt::Deleting(id), None) => claims.deleted(&name, id),
                 }
@@ -302,6 +313,8 @@ impl Admin {
             ErrorCode::NotReady | ErrorCode::LimitReached => {}
             ErrorCode::UnknownOutcome | ErrorCode::DiskFull | ErrorCode::ReadOnly
                 if scene.faults_injected => {}
+            // Asked for twice: the first request has done it. What there is now is looked up.
+            ErrorCode::UnknownTopic if matches!(waiting, Waiting::Delete(..)) => {}
             ErrorCode::UnknownTopic | ErrorCode::UnknownPartition
                 if log.is_some_and(|log| scene.claims.may_be_gone(log)) => {}
             _ => panic!("{waiting:?}: refused: {error}"),

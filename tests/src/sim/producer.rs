@@ -81,7 +81,7 @@ impl Producer {
             Standing::Ready => {
                 let idle = self.lanes.values().all(|l| l.under_way.is_empty());
                 let elsewhere = self.lanes.iter().any(|(log, l)| !l.batches.is_empty() && !self.owns(*log));
-                if self.random.chance(5_000) || (idle && elsewhere && self.random.chance(100_000)) {
+                if self.random.chance(20_000) || (idle && elsewhere && self.random.chance(100_000)) {
                     self.session.close(ops);
                     self.disconnected();
                     return;

@@ -99,6 +99,11 @@ impl ShardsScript {
         world.add_peer(Box::new(Admin::new(next(), scene, self.random.fork())));
         self.cut = self.random.pick(&[0, 0, 1_000, 10_000]);
         world.net.weather.piece_bytes_max = self.random.pick(&[100, 3_000, 64 << 10]);
+        // A slow drive behind a fast network: batches come again before the first of them is flushed.
+        if self.random.chance(500_000) {
+            world.pace.flush_ns = (2_000_000, 30_000_000);
+            world.net.weather.delay_ns = (5_000, 50_000);
+        }
         world.net.weather.window_bytes = self.random.pick(&[4 << 10, 64 << 10]);
     }
 }
