@@ -32,6 +32,16 @@ fn a_recovery_without_its_flush_is_caught() {
     caught(Level::Logs, Mutant::RecoveryWithoutFlush);
 }
 
+#[test]
+fn a_file_handed_out_before_its_free_is_marked_is_caught() {
+    caught(Level::Logs, Mutant::FileHandedOutBeforeFreeMarked);
+}
+
+#[test]
+fn a_duplicate_answered_before_its_original_is_flushed_is_caught() {
+    caught(Level::Shards, Mutant::DuplicateAnsweredEarly);
+}
+
 fn caught(level: Level, mutant: Mutant) {
     let caught = caught_by(level, mutant, BUDGET);
     assert!(caught.is_some(), "{BUDGET} seeds do not notice {}", mutant.name());

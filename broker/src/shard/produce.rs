@@ -264,15 +264,21 @@ impl Shard {
         }
         let partition = self.partitions.get_mut(&log).expect("admitted");
         let relaxed = partition.settings.durability == Durability::Relaxed;
+        let early = appended.duplicate && mutants::on(Mutant::DuplicateAnsweredEarly);
         let until = match request.acks {
             Acks::None | Acks::Leader | Acks::All if relaxed => Until::Appended,
             Acks::None => Until::Appended,
-            _ if appended.duplicate && mutants::on(Mutant::DuplicateAnsweredEarly) => Until::Appended,
+            _ if early => Until::Appended,
             Acks::Leader => Until::Durable(appended.end),
             Acks::All => Until::Committed(appended.end),
         };
         let (received_ns, stages) = (self.now.mono_ns, StageTimes::default());
-        partition.waiting.push_back(Waiting { asker, until, received_ns, stages, outcome: Ok(appended) });
+        let waiting = Waiting { asker, until, received_ns, stages, outcome: Ok(appended) };
+        if early {
+            partition.waiting.push_front(waiting);
+        } else {
+            partition.waiting.push_back(waiting);
+        }
         // A repetition of what is flushed already has nothing to wait for but its turn.
         let flushed = self.logs.durable(log).filter(|_| appended.duplicate);
         self.produce_committed(log, flushed.map_or(Proof::Memory, Proof::Flush), ops);
