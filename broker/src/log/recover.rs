@@ -405,11 +405,12 @@ impl Recovery {
         let condition = match self.read_only.take() {
             Some(cause) => Condition::ReadOnly { cause },
             None => {
-                self.end_recovery(disk, &boot, &mut journal)?;
-                self.segments.on_marked(self.mark);
                 if journal.free_bytes() < boot.limits.ring_reserve_bytes() {
+                    self.flush_kept(disk, &boot)?;
                     self.checkpoint(disk, &boot, &mut journal)?;
                 }
+                self.end_recovery(disk, &boot, &mut journal)?;
+                self.segments.on_marked(self.mark);
                 Condition::Serving
             }
         };
@@ -462,10 +463,11 @@ impl Recovery {
     ) -> Result<(), OpenError> {
         let header = CheckpointHeader {
             identity: boot.identity,
-            incarnation: boot.incarnation,
-            sequence: journal.last_sequence(),
-            hash: journal.last_hash(),
-            next_at: journal.head(),
+            incarnation: self.last.incarnation,
+            // Before the frame that ends this recovery, so that the next recovery may still replace that one.
+            sequence: self.last.sequence,
+            hash: self.last.hash,
+            next_at: self.head % boot.limits.ring_bytes(),
         };
         let logs = self.logs.values().map(Log::state).collect();
         let body = CheckpointBody { logs, files: self.segments.state(), wall_ms: self.wall_ms };
@@ -483,6 +485,21 @@ impl Recovery {
             self.next_slot = (self.next_slot + 1) % SLOTS;
         }
         journal.free_below(self.older.bound);
+        Ok(())
+    }
+
+    /// Flushes everything that is kept: after a kill the drive may hold it in its cache alone.
+    fn flush_kept(&mut self, disk: &mut dyn Disk, boot: &ShardBoot) -> Result<(), OpenError> {
+        if !mutants::on(Mutant::RecoveryWithoutFlush) {
+            for file in self.ring.files.iter().chain(&self.slots) {
+                disk.flush(*file)?;
+            }
+            for file in &self.unflushed_files {
+                let file = disk.open(&data_file(&boot.root, *file))?;
+                disk.flush(file)?;
+                disk.close(file);
+            }
+        }
         Ok(())
     }
 
@@ -508,16 +525,7 @@ impl Recovery {
         buffer.set_filled(bytes);
         self.ring.write(disk, at, &buffer)?;
         journal.took(at, bytes, hash);
-        if !mutants::on(Mutant::RecoveryWithoutFlush) {
-            for file in self.ring.files.iter().chain(&self.slots) {
-                disk.flush(*file)?;
-            }
-            for file in &self.unflushed_files {
-                let file = disk.open(&data_file(&boot.root, *file))?;
-                disk.flush(file)?;
-                disk.close(file);
-            }
-        }
+        self.flush_kept(disk, boot)?;
         journal.flushed_upto(journal.last_sequence());
         Ok(())
     }
