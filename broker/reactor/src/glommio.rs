@@ -10,8 +10,9 @@
 //!   needs no drive, because the file is empty or not initialised, is taken for a yes, and later reads fail with
 //!   EOPNOTSUPP. So the first file opened on a device is one made for that, with an initialised block.
 //! - Its memory for direct I/O is its own: a write is copied into it, a read out of it.
-//! - Rarely, on a busy machine, an executor sleeps in the kernel past its timers and past a stroke of its bell, and goes on as if
-//!   nothing had been once something else interrupts it. So a [`Pulse`] interrupts it, ten times a second.
+//! - Its loop takes "no task queue may run, the preempt timer has fired" for "nothing is ready" and goes to sleep with a ready task,
+//!   if the thread loses its core for longer than that timer right there. So a [`Pulse`] wakes each executor ten times a second;
+//!   before that, one could sleep until its next timer, or for ever before its first.
 
 mod files;
 mod sockets;
