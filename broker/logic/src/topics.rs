@@ -302,6 +302,11 @@ impl TopicTable {
     fn check_partitions(&self, wanted: i32, replaced: i32) -> Result<(), TopicRefusal> {
         let (wanted, replaced) = (wanted.unsigned_abs() as usize, replaced.unsigned_abs() as usize);
         let (limit, current) = (self.limits.partitions_max, self.partitions);
+        if wanted > limit {
+            // However many others go, this will never be possible: no reason to try again.
+            let problems = vec![format!("partitions is {wanted}; all topics together have at most {limit}")];
+            return Err(TopicRefusal::Invalid { problems });
+        }
         if current - replaced + wanted > limit {
             return Err(TopicRefusal::TooMany { what: "partitions", limit, current });
         }
@@ -493,6 +498,10 @@ mod tests {
         let full = TopicRefusal::TooMany { what: "partitions", limit: 10, current: 8 };
         assert_eq!(table.check_create(wish(3, "c", 3, &[])), Err(full.clone()));
         assert_eq!(table.check_alter("a", 7, &[]), Err(full));
+        let never = "partitions is 11; all topics together have at most 10".to_owned();
+        let never = TopicRefusal::Invalid { problems: vec![never] };
+        assert_eq!(table.check_create(wish(3, "c", 11, &[])), Err(never.clone()));
+        assert_eq!(table.check_alter("a", 11, &[]), Err(never));
         assert!(table.check_alter("a", 6, &[]).is_ok());
         assert!(table.check_create(wish(3, "c", 2, &[])).is_ok());
     }
