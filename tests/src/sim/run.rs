@@ -30,7 +30,7 @@ const PATIENCE_STEPS: u64 = 100_000;
 /// Failing seeds after which no more are run.
 const FAILURES_MAX: u64 = 40;
 /// Lives of a seed, at most.
-const LIVES_MAX: u64 = 20;
+const LIVES_MAX: u64 = 100;
 
 /// What is simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
