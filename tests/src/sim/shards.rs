@@ -66,9 +66,11 @@ impl ShardsScript {
     fn shard_limits(&self) -> ShardLimits {
         let batch_bytes_max = self.shape.batch_bytes_max as u32;
         let frame_bytes_max = batch_bytes_max + 4096;
-        let mut limits = ShardLimits::default();
-        limits.frame_bytes_max = frame_bytes_max;
-        limits.control_bytes_max = frame_bytes_max.min(16 << 10);
+        let mut limits = ShardLimits {
+            frame_bytes_max,
+            control_bytes_max: frame_bytes_max.min(16 << 10),
+            ..ShardLimits::default()
+        };
         limits.produce.overshoot_bytes = frame_bytes_max.into();
         limits.produce.window_bytes = batch_bytes_max.into();
         limits.produce.pool_bytes = 4 * u64::from(frame_bytes_max);
