@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn the_mount_of_a_path_is_the_deepest_of_its_device() {
         let of = |device, path: &str| mount_of(MOUNTS, device, Path::new(path));
-        assert_eq!(of((254, 0), "/work/data"), Some(("ext4", "rw,discard")));
+        assert_eq!(of((254, 0), "/opt/data"), Some(("ext4", "rw,discard")));
         assert_eq!(of((254, 0), "/srv/my data/a"), Some(("ext4", "rw,data=journal")));
         assert_eq!(of((0, 27), "/dev/shm/t"), Some(("tmpfs", "rw,size=24684100k")));
         assert_eq!(of((7, 1), "/mnt/x/deep/er"), Some(("xfs", "rw,nobarrier")));
