@@ -11,7 +11,7 @@
 //!   EOPNOTSUPP. So the first file opened on a device is one made for that, with an initialised block.
 //! - Its memory for direct I/O is its own: a write is copied into it, a read out of it.
 //! - Its loop takes "no task queue may run, the preempt timer has fired" for "nothing is ready" and goes to sleep with a ready task,
-//!   if the thread loses its core for longer than that timer right there. So a [`Pulse`] wakes each executor ten times a second;
+//!   if the thread loses its core for longer than that timer right there. So a `Pulse` wakes each executor ten times a second;
 //!   before that, one could sleep until its next timer, or for ever before its first.
 
 mod files;

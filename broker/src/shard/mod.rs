@@ -372,7 +372,10 @@ impl Shard {
                 Phase::Starting | Phase::Serving | Phase::Failed => Loop::Continue,
                 Phase::Draining | Phase::Flushing | Phase::Closing => self.stop_goes_on(ops),
             };
-            self.logs.pump(self.now, ops);
+            if self.phase != Phase::Closing {
+                // Once the logs have stopped, nothing of theirs is put under way again.
+                self.logs.pump(self.now, ops);
+            }
         }
         (true, stop)
     }
