@@ -3,12 +3,13 @@
 //! Three slots are written in turn, so that two whole ones are kept while the third is written. A frame is free when the
 //! *older* kept checkpoint does not need it: recovery may have to fall back to that one.
 
-use tidegate_protocol::disk::BLOCK;
+use tidegate_protocol::disk::{BLOCK, checkpoint as layout};
 use tidegate_protocol::ids::FrameSequence;
 use tidegate_reactor::buffer::{Buffer, View};
-use tidegate_reactor::op::{Fault, Op, Tag};
+use tidegate_reactor::op::{Fault, Now, Op, Tag};
 
 use super::journal::{SLOTS, slot_file};
+use super::{Condition, Logs};
 
 const TAGS: u64 = 0x0101 << 48;
 const EIO: i32 = 5;
@@ -157,5 +158,53 @@ impl Checkpoints {
         self.next_slot = (self.next_slot + 1) % SLOTS;
         self.whole += 1;
         Ok(self.older.bound)
+    }
+}
+
+impl Logs {
+    /// Takes a checkpoint if one is due: the state after exactly the last frame; what is pending is not part of it.
+    pub(super) fn take_checkpoint(&mut self, now: Now, ops: &mut Vec<Op>) {
+        let may_write = matches!(self.condition, Condition::Serving | Condition::Stopping);
+        if !may_write || !self.checkpoints.is_idle() {
+            return;
+        }
+        let last = self.journal.last_sequence();
+        let next = FrameSequence(last.0 + 1);
+        let bound = self.aging.first().map_or(next, |(frame, _)| *frame);
+        let kept = Kept { sequence: last, bound };
+        let newest = self.checkpoints.newest();
+        let due = self.checkpoints.bytes_since() >= self.limits.checkpoint_interval_bytes;
+        let stopping =
+            matches!(self.condition, Condition::Stopping) && newest.sequence < last && self.cycles.len() == 0;
+        if !(due || stopping || (self.ring_is_low() && self.frees_frames(kept))) {
+            return;
+        }
+        let header = layout::CheckpointHeader {
+            identity: self.journal.identity(),
+            incarnation: self.journal.incarnation(),
+            sequence: last,
+            hash: self.journal.last_hash(),
+            next_at: self.journal.head(),
+        };
+        let body = layout::CheckpointBody {
+            logs: self.logs.iter().flatten().map(|log| log.state()).collect(),
+            files: self.segments.state(),
+            wall_ms: now.wall_ms,
+        };
+        let image = layout::encode(&header, &body);
+        let (bytes, limit) = (image.len() as u64, self.limits.checkpoint_slot_bytes);
+        assert!(
+            bytes <= limit,
+            "a checkpoint of {bytes} bytes for a slot of {limit}; the caps of limits.rs keep it within"
+        );
+        self.checkpoints.take(kept, &image);
+        self.checkpoints.on_frames_flushed(self.journal.flushed(), ops);
+    }
+
+    /// Whether one or two checkpoints like this would let frames go.
+    fn frees_frames(&self, kept: Kept) -> bool {
+        let Some(oldest) = self.journal.oldest_held() else { return false };
+        let newest = self.checkpoints.newest();
+        newest.bound > oldest || kept.bound > newest.bound
     }
 }

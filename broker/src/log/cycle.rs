@@ -1,51 +1,53 @@
-//! What goes where in a flush cycle.
+//! The flush cycle, top to bottom: due, built, written, flushed, released.
 //!
 //! All that was appended since the last cycle goes out together: logs with much to write as runs straight into their data
-//! files, with their unsettled small extents in front; everything else as small extents in one journal frame, which also
-//! carries the marks of the runs. Extents of old frames are settled or carried on the way, so that their frames become free.
-//! No timer and no linger: the length of a cycle follows the drive.
+//! files (`runs`), everything else as small extents in one journal frame, which also carries the marks of the runs. Extents of
+//! old frames are settled or carried on the way (`emptying`). All writes of a cycle are submitted at once. The flush that covers
+//! it is submitted only when every write of it and of all cycles before it is whole; one flush is under way at a time, and it
+//! releases every cycle that it covers. No timer and no linger: the length of a cycle follows the drive.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use tidegate_protocol::batch::{self, BatchView};
+use tidegate_protocol::disk::BLOCK;
 use tidegate_protocol::disk::checkpoint::ExtentPlace;
-use tidegate_protocol::disk::entry::{
-    ASSIGN_BYTES, Carriage, Entry, FREE_BYTES, ProducerNote, RunMark, START_BYTES, Start, entry_bytes,
-    run_mark_bytes,
-};
+use tidegate_protocol::disk::entry::{Carriage, Entry, entry_bytes};
 use tidegate_protocol::disk::frame::{FrameBuilder, frame_bytes};
-use tidegate_protocol::disk::run::{RUN_HEADER_BYTES, RunHeader, run_bytes};
 use tidegate_protocol::extent::{EXTENT_HEADER_BYTES, ExtentHeader, LogKind, identity_crc, payload_crc};
-use tidegate_protocol::ids::{ClusterId, FileId, LeaderEpoch, Offset, TopicPartition};
+use tidegate_protocol::ids::{FileId, FrameSequence, LeaderEpoch, Offset, TopicPartition};
 use tidegate_reactor::buffer::{Buffer, View};
-use tidegate_reactor::op::{File, Op};
+use tidegate_reactor::op::{Fault, File, Now, Op, Tag};
 
-use super::flight::{Content, Cycle};
-use super::pending::{Pending, Staging};
-use super::pump::Urgency;
-use super::recent::{BufferId, Settled, TailExtent};
-use super::segment::{Place, PlaceFlush, Purpose};
+use super::answer::{DurableToken, Outcome};
+use super::append::{Pending, Staging};
+use super::recent::{BufferId, TailExtent};
+use super::runs::BuiltRun;
+use super::segment::{PlaceFlush, Purpose};
 use super::state::{Log, LogIndex};
-use super::{Logs, Order};
+use super::{Condition, Logs};
+use crate::mutants::{self, Mutant};
+
+const TAGS: u64 = 0x0100 << 48;
+const EIO: i32 = 5;
 
 /// What a cycle will consist of, in the order in which it enters the frame.
 #[derive(Debug, Default)]
-struct Draft {
-    items: Vec<Item>,
+pub(super) struct Draft {
+    pub(super) items: Vec<Item>,
     /// Bytes of the frame's entries.
-    entry_bytes: usize,
+    pub(super) entry_bytes: usize,
     /// Bytes that the frame may have.
-    room: usize,
+    pub(super) room: usize,
     /// Bytes of all runs.
-    run_bytes: usize,
-    runs: Vec<BuiltRun>,
-    trimmed: Vec<(TopicPartition, Offset)>,
-    touched: Vec<(LogIndex, Offset)>,
+    pub(super) run_bytes: usize,
+    pub(super) runs: Vec<BuiltRun>,
+    pub(super) trimmed: Vec<(TopicPartition, Offset)>,
+    pub(super) touched: Vec<(LogIndex, Offset)>,
 }
 
 #[derive(Debug)]
-enum Item {
+pub(super) enum Item {
     Entry(Entry<'static>),
     /// A fresh extent of these batches of a log's pending ones.
     Fresh(LogIndex, Range<usize>),
@@ -53,29 +55,137 @@ enum Item {
     Carried(LogIndex, Offset),
 }
 
+/// Cycles that are not flushed yet, and the ops that belong to them.
+///
+/// Invariants: cycles rise without a gap; `whole` counts those at the front whose writes are all complete; a flush covers
+/// whole cycles only; no flush covers a cycle at or above `failed_from`.
+#[derive(Debug, Default)]
+pub(super) struct Cycles {
+    in_flight: VecDeque<Cycle>,
+    whole: usize,
+    writes: BTreeMap<u64, Write>,
+    flush: Option<Flush>,
+    next_tag: u64,
+    failed_from: Option<FrameSequence>,
+}
+
+/// One cycle: a frame and the runs that it marks.
 #[derive(Debug)]
-struct BuiltRun {
-    file: FileId,
-    io: File,
-    flush: PlaceFlush,
+pub(super) struct Cycle {
+    pub(super) sequence: FrameSequence,
+    /// The mark that its frame carries.
+    pub(super) mark: FrameSequence,
+    pub(super) content: Content,
+    /// Logs with new records, and how far these go.
+    pub(super) touched: Vec<(LogIndex, Offset)>,
+    pub(super) trimmed: Vec<(TopicPartition, Offset)>,
+    /// Data files that it wrote to, one entry a run.
+    pub(super) files: Vec<FileId>,
+    /// Files that the flush has to be called on.
+    pub(super) flush_files: BTreeSet<File>,
+    /// Not complete yet.
+    writes_left: u32,
+}
+
+/// Whether a frame says anything but how far the journal is flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    Entries,
+    MarkOnly,
+}
+
+#[derive(Debug)]
+struct Write {
+    cycle: FrameSequence,
+    file: File,
     at: u64,
-    view: View,
+    data: View,
     buffer: BufferId,
 }
 
-/// A part of a run.
-#[derive(Clone, Debug)]
-enum Piece {
-    Small(ExtentPlace),
-    Fresh(Range<usize>),
+#[derive(Debug)]
+struct Flush {
+    upto: FrameSequence,
+    left: u32,
+    fault: Option<Fault>,
+}
+
+/// What became of a write that has ended.
+#[derive(Debug)]
+pub(super) enum WriteEnd {
+    /// It goes on from where it stopped.
+    Continued,
+    /// It is complete; the buffer is not needed for it any more.
+    Complete(BufferId),
+    /// It has failed: the outcome of its cycle and of every later one is unknown.
+    Failed(BufferId, Fault),
 }
 
 impl Logs {
+    /// The end of a turn: submits what has come together.
+    pub fn pump(&mut self, now: Now, ops: &mut Vec<Op>) {
+        self.reader.pump(&mut self.segments, ops);
+        self.pass_reads_on();
+        self.evict();
+        self.retain(now, ops);
+        if self.opening == 0 {
+            while let Some((room, content)) = self.next_cycle(now) {
+                if !self.build_cycle(room, content, ops) {
+                    break;
+                }
+                if content == Content::MarkOnly {
+                    self.quiet.since_ns = now.mono_ns;
+                }
+            }
+            self.flush(now, ops);
+            self.take_checkpoint(now, ops);
+        }
+        if matches!(self.condition, Condition::Stopping) && self.is_drained() {
+            self.segments.stop();
+        }
+        // Last, so that a file which a cycle has asked for in vain is on its way when this turn ends: on a quiet shard there
+        // may be no other turn.
+        self.segments.pump(now, ops);
+        self.announce_failure();
+        self.set_timer(now, ops);
+    }
+
+    /// Whether a cycle is to be built now, with the largest frame that it may have.
+    fn next_cycle(&self, now: Now) -> Option<(usize, Content)> {
+        let may_write = matches!(self.condition, Condition::Serving | Condition::Stopping);
+        if !may_write || self.cycles.len() >= self.limits.frames_in_flight_max as usize {
+            return None;
+        }
+        let room = self.journal.room(self.limits.frame_bytes_max);
+        if room == 0 {
+            return None;
+        }
+        if !self.dirty.is_empty() || !self.departures.is_empty() {
+            // A second cycle is written beside one that still writes only if it is worth a write of its own.
+            let worth = self.staging.memory_bytes() >= self.limits.direct_min_bytes;
+            let go = self.cycles.writing() == 0 || (self.cycles.writing() == 1 && worth);
+            return go.then_some((room, Content::Entries));
+        }
+        if self.cycles.len() > 0 {
+            return None;
+        }
+        // A stop needs no room for what comes later.
+        let serving = matches!(self.condition, Condition::Serving);
+        let oldest = self.aging.first();
+        if serving
+            && (self.ring_is_low() || self.memory_is_low())
+            && oldest.is_some_and(|(_, index)| self.urgency(*index).is_some())
+        {
+            return Some((room, Content::Entries));
+        }
+        self.mark_is_due(now).then_some((room, Content::MarkOnly))
+    }
+
     /// Builds the next cycle and submits its writes. `room` is the largest frame that the ring has a place for.
     /// Returns whether there was anything to build.
     pub(super) fn build_cycle(&mut self, room: usize, content: Content, ops: &mut Vec<Op>) -> bool {
         let mut draft = Draft { room, ..Draft::default() };
-        self.draft_orders(&mut draft);
+        self.draft_departures(&mut draft);
         // What is new has at least half of the frame.
         let share = if self.dirty.is_empty() { room } else { room / 2 };
         self.draft_old_frames(&mut draft, share);
@@ -84,21 +194,23 @@ impl Logs {
             return false;
         }
         let sequence = self.journal.next_sequence();
-        let mut cycle = Cycle::new(sequence, self.journal.flushed(), content);
-        let (view, at, buffer) = self.write_frame(&draft);
+        let mark = self.journal.flushed();
+        let (view, at, buffer) = self.place_frame(&draft);
         for index in draft.items.iter().filter_map(Item::log_with_small) {
             self.note_age(index);
         }
-        cycle.touched = draft.touched;
-        cycle.trimmed = draft.trimmed;
         let (ring_file, ring_at) = self.journal.file_of(at);
-        cycle.flush_files.insert(ring_file);
-        for run in &draft.runs {
-            cycle.files.push(run.file);
-            if run.flush == PlaceFlush::Own {
-                cycle.flush_files.insert(run.io);
-            }
-        }
+        let own_flush = draft.runs.iter().filter(|run| run.flush == PlaceFlush::Own).map(|run| run.io);
+        let cycle = Cycle {
+            sequence,
+            mark,
+            content,
+            touched: draft.touched,
+            trimmed: draft.trimmed,
+            files: draft.runs.iter().map(|run| run.file).collect(),
+            flush_files: own_flush.chain([ring_file]).collect(),
+            writes_left: 0,
+        };
         self.counts.cycles += 1;
         self.counts.bytes_journal += view.len() as u64;
         self.cycles.begin(cycle);
@@ -108,82 +220,6 @@ impl Logs {
         }
         self.cycles.write(ring_file, ring_at, view, buffer, ops);
         true
-    }
-
-    /// Trims and removals: a start, and the files that lie wholly below it.
-    fn draft_orders(&mut self, draft: &mut Draft) {
-        let sequence = self.journal.next_sequence();
-        while let Some(order) = self.orders.front().copied() {
-            let (Order::Trim { log: index, .. } | Order::Remove { log: index }) = order;
-            let Some(id) = self.logs[index.0 as usize].as_deref().map(|log| log.id) else {
-                self.orders.pop_front();
-                continue;
-            };
-            let frees = match order {
-                Order::Trim { start, .. } => self.segments.below(id, start),
-                Order::Remove { .. } => self.segments.all_of(id),
-            };
-            if !draft.fits(START_BYTES + frees.len() * FREE_BYTES) {
-                return;
-            }
-            self.orders.pop_front();
-            let offset = match order {
-                Order::Trim { start, .. } => {
-                    draft.trimmed.push((id, start));
-                    self.apply_trim(index, start);
-                    start
-                }
-                Order::Remove { .. } => {
-                    self.forget(index);
-                    Start::REMOVED
-                }
-            };
-            draft.push(Item::Entry(Entry::Start(Start { log: id, offset })), START_BYTES);
-            for free in frees {
-                self.segments.apply_free(sequence, &free).expect("the table named the file itself");
-                draft.push(Item::Entry(Entry::Free(free)), FREE_BYTES);
-            }
-        }
-    }
-
-    fn apply_trim(&mut self, index: LogIndex, start: Offset) {
-        let log = self.logs[index.0 as usize].as_deref_mut().expect("a log that is trimmed exists");
-        let small = (log.small_bytes, log.small.len());
-        log.move_start(start);
-        log.tail.drop_below(start, &mut self.memory);
-        self.small_bytes -= small.0 - log.small_bytes;
-        self.small_count -= small.1 - log.small.len();
-        self.note_age(index);
-    }
-
-    /// Empties old frames: large logs are settled, small ones carried, oldest first.
-    fn draft_old_frames(&mut self, draft: &mut Draft, share: usize) {
-        const LOGS_MAX: usize = 1024;
-        let oldest: Vec<LogIndex> = self.aging.iter().take(LOGS_MAX).map(|(_, index)| *index).collect();
-        for index in oldest {
-            let Some(urgency) = self.urgency(index) else { return };
-            let log = self.log(index);
-            if urgency == Urgency::Settle || log.small_bytes + log.pending_bytes >= self.settle_threshold() {
-                self.draft_runs(index, Purpose::Settling, draft);
-            }
-            let log = self.log(index);
-            let carry_cost: usize = log.small.iter().map(|e| entry_bytes(e.bytes as usize)).sum();
-            let fits = frame_bytes(draft.entry_bytes + carry_cost) <= share;
-            if urgency == Urgency::Move && carry_cost > 0 && fits {
-                self.draft_carried(index, draft);
-            }
-        }
-    }
-
-    /// Copies what is still small of a log into this frame.
-    fn draft_carried(&mut self, index: LogIndex, draft: &mut Draft) {
-        let places: Vec<ExtentPlace> = self.log(index).small.iter().copied().collect();
-        self.remove_age(index);
-        for place in places {
-            let bytes = place.bytes as usize;
-            draft.push(Item::Carried(index, Offset(place.base)), entry_bytes(bytes));
-            self.carried_in_lap += bytes as u64;
-        }
     }
 
     /// What is pending, oldest log first, as far as the frame has room for it or its marks.
@@ -219,7 +255,7 @@ impl Logs {
         // What is being carried goes before everything else of the log.
         let carried = log.aged.is_none() && !log.small.is_empty();
         if direct && !carried {
-            self.draft_runs(index, Purpose::Direct, draft);
+            self.place_runs(index, Purpose::Direct, draft);
         }
         // Large data takes the way through the ring only while that leaves room for what is small; else it waits for a file.
         let may_wait = direct && self.segments.full().is_none();
@@ -236,133 +272,8 @@ impl Logs {
         }
     }
 
-    /// Writes runs of a log's small extents and pending batches, as far as there are places for them.
-    fn draft_runs(&mut self, index: LogIndex, purpose: Purpose, draft: &mut Draft) {
-        let log = self.log(index);
-        let (id, segment_bytes) = (log.id, log.options.segment_bytes);
-        let fresh = extents_of(&log.pending, log.pending_placed, self.limits.extent_bytes_max);
-        let pieces: Vec<Piece> =
-            log.small.iter().map(|e| Piece::Small(*e)).chain(fresh.into_iter().map(Piece::Fresh)).collect();
-        let mut rest = &pieces[..];
-        while !rest.is_empty() {
-            let (count, bytes) = self.run_of(index, rest);
-            let (run, rest_of) = rest.split_at(count);
-            let notes = match run.last() {
-                Some(Piece::Fresh(range)) => range.end - self.log(index).pending_placed,
-                Some(Piece::Small(_)) | None => 0,
-            };
-            if !draft.fits(ASSIGN_BYTES + run_mark_bytes(notes))
-                || draft.run_bytes >= 2 * self.limits.frame_bytes_max
-            {
-                break;
-            }
-            let base = self.base_of(index, &run[0]);
-            let Some(place) = self.segments.place(id, base, bytes as u32, segment_bytes, purpose) else {
-                break;
-            };
-            self.draft_run(index, run, bytes, place, draft);
-            rest = rest_of;
-        }
-        self.note_age(index);
-    }
-
-    /// How many of `pieces` one run takes, and its bytes.
-    fn run_of(&self, index: LogIndex, pieces: &[Piece]) -> (usize, usize) {
-        let log = self.log(index);
-        let mut extent_bytes = 0;
-        let mut count = 0;
-        for piece in pieces {
-            let more = match piece {
-                Piece::Small(place) => place.bytes as usize,
-                Piece::Fresh(range) => {
-                    EXTENT_HEADER_BYTES + log.pending[range.clone()].iter().map(|p| p.len).sum::<usize>()
-                }
-            };
-            if count > 0 && run_bytes(extent_bytes + more) > self.limits.run_bytes_max {
-                break;
-            }
-            extent_bytes += more;
-            count += 1;
-        }
-        (count, run_bytes(extent_bytes))
-    }
-
-    fn base_of(&self, index: LogIndex, piece: &Piece) -> Offset {
-        match piece {
-            Piece::Small(place) => Offset(place.base),
-            Piece::Fresh(range) => self.log(index).pending[range.start].base,
-        }
-    }
-
-    /// Lays out one run, and lets the log's state and tail follow.
-    fn draft_run(
-        &mut self,
-        index: LogIndex,
-        pieces: &[Piece],
-        bytes: usize,
-        place: Place,
-        draft: &mut Draft,
-    ) {
-        let sequence = self.journal.next_sequence();
-        let epoch = self.leader_epoch();
-        let mut buffer = Buffer::for_filling(bytes);
-        let log = self.logs[index.0 as usize].as_deref_mut().expect("a log with pieces exists");
-        let memory = buffer.memory_mut();
-        let mut at = RUN_HEADER_BYTES;
-        let mut extents = Vec::with_capacity(pieces.len());
-        let mut producers = Vec::new();
-        for piece in pieces {
-            let header = match piece {
-                Piece::Small(small) => {
-                    let source = log.tail.extent(Offset(small.base)).expect("small extents are in the tail");
-                    memory[at..at + small.bytes as usize].copy_from_slice(&source.view);
-                    source.header
-                }
-                Piece::Fresh(range) => {
-                    let batches = &log.pending[range.clone()];
-                    producers.extend(batches.iter().filter_map(Pending::note));
-                    fill_extent(&mut memory[at..], log, range.clone(), epoch, &self.staging)
-                }
-            };
-            extents.push((at, header));
-            at += header.total_bytes();
-        }
-        let header = run_header(self.journal.identity().cluster, &place, &extents, bytes);
-        let crc = header.finish(&mut memory[..bytes], at);
-        buffer.set_filled(bytes);
-        let (capacity, view) = (buffer.capacity(), buffer.freeze());
-        let buffer = self.memory.charge(capacity);
-        for ((at, header), piece) in extents.into_iter().zip(pieces) {
-            let view = view.slice(at..at + header.total_bytes());
-            match piece {
-                Piece::Small(_) => log.tail.replace(header.base, view, buffer, &mut self.memory),
-                Piece::Fresh(_) => log.tail.push(TailExtent { header, view, buffer }, &mut self.memory),
-            }
-        }
-        let mark = mark_of(&header, place.at, crc, producers);
-        let small_before = (log.small_bytes, log.small.len());
-        log.settle(&mark).expect("a run continues its log");
-        self.small_bytes -= small_before.0 - log.small_bytes;
-        self.small_count -= small_before.1 - log.small.len();
-        if let Some(Piece::Fresh(range)) = pieces.last() {
-            log.pending_placed = range.end;
-        }
-        self.counts.runs += 1;
-        self.memory.settled(Settled { log: index, upto: mark.end, cycle: sequence });
-        if let Some(assign) = place.assign {
-            self.segments.apply_assign(&assign).expect("the table chose the file itself");
-            draft.push(Item::Entry(Entry::Assign(assign)), ASSIGN_BYTES);
-        }
-        self.segments.apply_run(&mark).expect("the table chose the place itself");
-        let cost = run_mark_bytes(mark.producers.len());
-        draft.push(Item::Entry(Entry::Run(mark)), cost);
-        let (file, io, flush, at) = (place.file, place.io, place.flush, place.at);
-        draft.run_bytes += bytes;
-        draft.runs.push(BuiltRun { file, io, flush, at, view, buffer });
-    }
-
     /// Lays out the frame, and lets state and tails follow. Returns it with its place in the ring.
-    fn write_frame(&mut self, draft: &Draft) -> (View, u64, BufferId) {
+    fn place_frame(&mut self, draft: &Draft) -> (View, u64, BufferId) {
         let bytes = frame_bytes(draft.entry_bytes);
         let frame_at = self.journal.place(bytes).expect("the room was asked for before");
         let sequence = self.journal.next_sequence();
@@ -443,75 +354,88 @@ impl Logs {
         }
         log.pending = pending;
     }
-}
 
-impl Draft {
-    /// Whether an entry, or several, of so many bytes together still fit the frame.
-    fn fits(&self, entry_bytes: usize) -> bool {
-        frame_bytes(self.entry_bytes + entry_bytes) <= self.room
+    pub(super) fn on_written(&mut self, tag: Tag, result: Result<usize, Fault>, ops: &mut Vec<Op>) {
+        match self.cycles.on_written(tag, result, ops) {
+            WriteEnd::Continued => {}
+            WriteEnd::Complete(buffer) => self.memory.release(buffer),
+            WriteEnd::Failed(buffer, fault) => {
+                self.memory.release(buffer);
+                self.fail(fault);
+            }
+        }
+        while let Some(cycle) = self.cycles.next_whole() {
+            for (index, end) in &cycle.touched {
+                let Some(log) = self.logs[index.0 as usize].as_deref_mut() else { continue };
+                log.written = log.written.max(*end);
+                if self.by_id.get(&log.id) != Some(index) {
+                    continue;
+                }
+                self.outcomes.push_back(Outcome::Written { log: log.id, upto: log.written });
+                if mutants::on(Mutant::AckBeforeFlush) {
+                    log.durable = log.written;
+                    let token = DurableToken::of_flush(log.written);
+                    self.outcomes.push_back(Outcome::Durable { log: log.id, token });
+                }
+            }
+        }
     }
 
-    fn push(&mut self, item: Item, bytes: usize) {
-        self.entry_bytes += bytes;
-        self.items.push(item);
+    fn flush(&mut self, now: Now, ops: &mut Vec<Op>) {
+        let waits = self.checkpoints.waits_for().is_some_and(|n| n > self.journal.flushed());
+        // After a failure those who wait hear of it once all before it is flushed, so that does not wait for its time.
+        let ending = matches!(self.condition, Condition::Stopping | Condition::Failed { .. });
+        let wanted = if waits || ending || self.mark_flush_is_due(now) {
+            FlushWanted::ForMarks
+        } else {
+            FlushWanted::ForEntries
+        };
+        if self.cycles.flush_if_due(wanted, ops) {
+            self.counts.flushes += 1;
+        }
     }
-}
 
-impl Item {
-    fn log_with_small(&self) -> Option<LogIndex> {
-        match self {
-            Item::Entry(_) => None,
-            Item::Fresh(index, _) | Item::Carried(index, _) => Some(*index),
+    pub(super) fn on_flushed(&mut self, now: Now, result: Result<(), Fault>, ops: &mut Vec<Op>) {
+        match self.cycles.on_flushed(result) {
+            None => {}
+            Some(Err(fault)) => self.fail(fault),
+            Some(Ok(upto)) => {
+                self.journal.flushed_upto(upto);
+                while let Some(cycle) = self.cycles.pop_flushed(upto) {
+                    self.release(now, cycle);
+                }
+                self.checkpoints.on_frames_flushed(upto, ops);
+            }
+        }
+    }
+
+    /// A flush has covered the cycle: whoever waits for it may know.
+    fn release(&mut self, now: Now, cycle: Cycle) {
+        for (index, end) in &cycle.touched {
+            let Some(log) = self.logs[index.0 as usize].as_deref_mut() else { continue };
+            log.durable = log.durable.max(*end);
+            if self.by_id.get(&log.id) != Some(index) {
+                continue;
+            }
+            let token = DurableToken::of_flush(log.durable);
+            self.outcomes.push_back(Outcome::Durable { log: log.id, token });
+        }
+        for (log, start) in cycle.trimmed {
+            self.outcomes.push_back(Outcome::Trimmed { log, start });
+        }
+        for file in cycle.files {
+            self.segments.put_back(file);
+        }
+        self.segments.on_marked(cycle.mark);
+        if cycle.content == Content::Entries {
+            self.quiet.entries_flushed = cycle.sequence;
+            self.quiet.since_ns = now.mono_ns;
         }
     }
 }
 
-/// The header of a run of these extents.
-fn run_header(
-    cluster: ClusterId,
-    place: &Place,
-    extents: &[(usize, ExtentHeader)],
-    bytes: usize,
-) -> RunHeader {
-    let (first, last) = (extents[0].1, extents[extents.len() - 1].1);
-    RunHeader {
-        cluster,
-        file: place.file,
-        generation: place.generation,
-        sequence: place.run_sequence,
-        previous_crc: place.previous_crc,
-        log: first.log,
-        base: first.base,
-        end: last.end,
-        bytes: bytes as u32,
-        extents: extents.len() as u32,
-        append_first_ms: first.append_time_ms,
-        append_last_ms: last.append_time_ms,
-        max_timestamp_ms: extents.iter().map(|(_, h)| h.max_timestamp_ms).max().unwrap_or(i64::MIN),
-    }
-}
-
-/// What the journal says about a run.
-fn mark_of(header: &RunHeader, at: u64, crc: u32, producers: Vec<ProducerNote>) -> RunMark {
-    RunMark {
-        log: header.log,
-        base: header.base,
-        end: header.end,
-        file: header.file,
-        generation: header.generation,
-        at,
-        bytes: header.bytes,
-        crc,
-        run_sequence: header.sequence,
-        append_first_ms: header.append_first_ms,
-        append_last_ms: header.append_last_ms,
-        max_timestamp_ms: header.max_timestamp_ms,
-        producers,
-    }
-}
-
 /// Cuts pending batches from the `from`th on into extents.
-fn extents_of(pending: &[Pending], from: usize, extent_bytes_max: usize) -> Vec<Range<usize>> {
+pub(super) fn extents_of(pending: &[Pending], from: usize, extent_bytes_max: usize) -> Vec<Range<usize>> {
     let mut extents = Vec::new();
     let (mut start, mut bytes) = (from, 0);
     for (i, batch) in pending.iter().enumerate().skip(from) {
@@ -530,7 +454,7 @@ fn extents_of(pending: &[Pending], from: usize, extent_bytes_max: usize) -> Vec<
 
 /// The one copy of batches from where they were received to where they go to disk from, with their final offset, epoch and
 /// time.
-fn fill_extent(
+pub(super) fn fill_extent(
     out: &mut [u8],
     log: &Log,
     range: Range<usize>,
@@ -572,4 +496,199 @@ fn fill_extent(
     };
     out[..EXTENT_HEADER_BYTES].copy_from_slice(&header.encode());
     header
+}
+
+impl Draft {
+    /// Whether an entry, or several, of so many bytes together still fit the frame.
+    pub(super) fn fits(&self, entry_bytes: usize) -> bool {
+        frame_bytes(self.entry_bytes + entry_bytes) <= self.room
+    }
+
+    pub(super) fn push(&mut self, item: Item, bytes: usize) {
+        self.entry_bytes += bytes;
+        self.items.push(item);
+    }
+}
+
+impl Item {
+    fn log_with_small(&self) -> Option<LogIndex> {
+        match self {
+            Item::Entry(_) => None,
+            Item::Fresh(index, _) | Item::Carried(index, _) => Some(*index),
+        }
+    }
+}
+
+impl Cycles {
+    /// Cycles that are not flushed.
+    pub(super) fn len(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Cycles that still write.
+    pub(super) fn writing(&self) -> usize {
+        self.in_flight.len() - self.whole
+    }
+
+    /// Whether no op is under way.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.writes.is_empty() && self.flush.is_none()
+    }
+
+    /// Whether some cycle in flight holds more than a mark.
+    pub(super) fn has_entries(&self) -> bool {
+        self.in_flight.iter().any(|c| c.content == Content::Entries)
+    }
+
+    /// Adds the next cycle, whose writes follow by [`Cycles::write`].
+    pub(super) fn begin(&mut self, cycle: Cycle) {
+        if let Some(last) = self.in_flight.back() {
+            assert_eq!(last.sequence.0 + 1, cycle.sequence.0, "cycles rise without a gap");
+        }
+        self.in_flight.push_back(cycle);
+    }
+
+    /// Submits a write of the newest cycle; the buffer is held until it ends.
+    pub(super) fn write(&mut self, file: File, at: u64, data: View, buffer: BufferId, ops: &mut Vec<Op>) {
+        let cycle = self.in_flight.back_mut().expect("a cycle has begun");
+        cycle.writes_left += 1;
+        let write = Write { cycle: cycle.sequence, file, at, data, buffer };
+        self.submit(write, ops);
+    }
+
+    fn submit(&mut self, write: Write, ops: &mut Vec<Op>) {
+        let number = self.next_tag;
+        self.next_tag += 1;
+        ops.push(Op::Write {
+            file: write.file,
+            at: write.at,
+            data: write.data.clone(),
+            tag: Tag(TAGS | number),
+        });
+        self.writes.insert(number, write);
+    }
+
+    /// A write has ended. One that stopped short goes on from the last whole block, before any flush.
+    pub(super) fn on_written(
+        &mut self,
+        tag: Tag,
+        result: Result<usize, Fault>,
+        ops: &mut Vec<Op>,
+    ) -> WriteEnd {
+        let write = self.writes.remove(&(tag.0 & !TAGS)).expect("every write ends once");
+        let done = match result {
+            Ok(bytes) if bytes >= write.data.len() => {
+                let cycle = self.in_flight.iter_mut().find(|c| c.sequence == write.cycle);
+                cycle.expect("a cycle that writes is in flight").writes_left -= 1;
+                return WriteEnd::Complete(write.buffer);
+            }
+            Ok(bytes) if bytes >= BLOCK => bytes / BLOCK * BLOCK,
+            Ok(bytes) => {
+                let fault = Fault {
+                    what: format!("write of {} bytes that wrote {bytes}", write.data.len()),
+                    errno: EIO,
+                };
+                return self.failed(write, fault);
+            }
+            Err(fault) => return self.failed(write, fault),
+        };
+        let rest = write.data.slice(done..write.data.len());
+        self.submit(Write { at: write.at + done as u64, data: rest, ..write }, ops);
+        WriteEnd::Continued
+    }
+
+    fn failed(&mut self, write: Write, fault: Fault) -> WriteEnd {
+        self.fail_from(write.cycle);
+        WriteEnd::Failed(write.buffer, fault)
+    }
+
+    /// No flush of this cycle or a later one is submitted any more.
+    pub(super) fn fail_from(&mut self, cycle: FrameSequence) {
+        self.failed_from = Some(self.failed_from.map_or(cycle, |f| f.min(cycle)));
+    }
+
+    /// The next cycle in order whose writes have all completed since it was last asked; it counts as whole from now on.
+    pub(super) fn next_whole(&mut self) -> Option<&Cycle> {
+        let cycle = self.in_flight.get(self.whole)?;
+        let failed = self.failed_from.is_some_and(|f| cycle.sequence >= f);
+        if cycle.writes_left > 0 || failed {
+            return None;
+        }
+        self.whole += 1;
+        self.in_flight.get(self.whole - 1)
+    }
+
+    /// Submits the flush of all whole cycles, if there is one to submit and none is under way. `wanted` says whether cycles
+    /// that hold a mark alone are worth it.
+    pub(super) fn flush_if_due(&mut self, wanted: FlushWanted, ops: &mut Vec<Op>) -> bool {
+        let failed_from = self.failed_from.unwrap_or(FrameSequence(u64::MAX));
+        let whole = self.in_flight.iter().take(self.whole).take_while(|c| c.sequence < failed_from);
+        let worth = match wanted {
+            FlushWanted::ForEntries => whole.clone().any(|c| c.content == Content::Entries),
+            FlushWanted::ForMarks => whole.clone().next().is_some(),
+        };
+        if self.flush.is_some() || !worth {
+            return false;
+        }
+        let files: BTreeSet<File> = whole.clone().flat_map(|c| c.flush_files.iter().copied()).collect();
+        let upto = whole.last().expect("some cycle is whole").sequence;
+        for file in &files {
+            ops.push(Op::Flush { file: *file, tag: Tag(TAGS | self.next_tag) });
+        }
+        self.next_tag += 1;
+        self.flush = Some(Flush { upto, left: files.len() as u32, fault: None });
+        true
+    }
+
+    /// A flush has ended. Once all of its files are done: how far everything is flushed, or what failed.
+    pub(super) fn on_flushed(&mut self, result: Result<(), Fault>) -> Option<Result<FrameSequence, Fault>> {
+        let flush = self.flush.as_mut().expect("a flush is under way");
+        flush.left -= 1;
+        if let Err(fault) = result {
+            flush.fault.get_or_insert(fault);
+        }
+        if flush.left > 0 {
+            return None;
+        }
+        let flush = self.flush.take().expect("it was just there");
+        Some(match flush.fault {
+            None => Ok(flush.upto),
+            Some(fault) => {
+                let first = self.in_flight.front().expect("a flush covers a cycle").sequence;
+                self.fail_from(first);
+                Err(fault)
+            }
+        })
+    }
+
+    /// Takes out the oldest cycle, if a flush up to `upto` has covered it.
+    pub(super) fn pop_flushed(&mut self, upto: FrameSequence) -> Option<Cycle> {
+        let cycle = self.in_flight.pop_front_if(|c| c.sequence <= upto)?;
+        self.whole -= 1;
+        Some(cycle)
+    }
+
+    /// Whether everything that can still be flushed has been.
+    pub(super) fn is_settled_after_failure(&self) -> bool {
+        let failed_from = self.failed_from.unwrap_or(FrameSequence(0));
+        self.flush.is_none() && self.in_flight.front().is_none_or(|c| c.sequence >= failed_from)
+    }
+
+    pub(super) fn check(&self) {
+        assert!(self.whole <= self.in_flight.len());
+        let whole = self.in_flight.iter().take(self.whole);
+        assert!(whole.clone().all(|c| c.writes_left == 0));
+        if let (Some(flush), Some(last)) = (&self.flush, whole.clone().next_back()) {
+            assert!(flush.upto <= last.sequence, "a flush covers whole cycles only");
+        }
+    }
+}
+
+/// What a flush is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FlushWanted {
+    /// Somebody waits for entries.
+    ForEntries,
+    /// A mark has waited long enough, or a checkpoint or a stop needs it.
+    ForMarks,
 }

@@ -4,30 +4,33 @@
 //! together, `on_event` learns what the drive did, and outcomes say what follows for those who wait. Before the first
 //! turn `Logs::open` recovers over blocking disk access.
 //!
-//! Reading order: this file (what the shard sees), `state` (one log, live and in replay), `pending` (what waits), `cycle` (what
-//! goes where), `pump` (when), `flight` (writes and flushes under way), [`journal`] (the ring), `checkpoint`, `recent` (the
-//! tail in memory), `reading`; then [`recover`] (the decision table) over `scan`, and [`reshard`]; then the data files:
-//! [`segment`], [`reader`].
+//! Reading order: this file (what there is), `append` (a batch gets its place), `cycle` (it is written and flushed) with `runs`
+//! (large data), [`reader`] (it is read again) with `recent` (the tail in memory). Then what serves these: `state` (one log, live
+//! and in replay), [`journal`] (the ring), [`segment`] (the data files), `emptying`, `room`, `quiet`, `checkpoint`, `catalog`,
+//! `ending`; at last [`recover`] (the decision table) over `scan`, and [`reshard`].
 
 pub mod answer;
+mod append;
+mod catalog;
 mod checkpoint;
 mod cycle;
+mod emptying;
+mod ending;
 mod file_table;
-mod flight;
 pub mod flush_rule;
 mod handles;
 mod index;
 pub mod journal;
-mod pending;
 mod pool;
-mod pump;
+mod quiet;
 pub mod reader;
-mod reading;
 mod recent;
 pub mod recover;
 pub mod reshard;
 mod retention;
+mod room;
 mod run_scan;
+mod runs;
 mod scan;
 pub mod segment;
 mod state;
@@ -35,32 +38,34 @@ mod state;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 
-use tidegate_logic::producer::{BatchIdentity, Verdict};
-use tidegate_protocol::api::credit::Reason;
+use tidegate_logic::producer::BatchIdentity;
 use tidegate_protocol::disk::frame::JournalIdentity;
-use tidegate_protocol::ids::{
-    FrameSequence, Incarnation, LeaderEpoch, Offset, ProducerId, ShardId, TopicPartition,
-};
+use tidegate_protocol::ids::{FrameSequence, Incarnation, LeaderEpoch, Offset, ShardId, TopicPartition};
 use tidegate_reactor::disk::Disk;
-use tidegate_reactor::op::{Event, Fault, Now, Op};
+use tidegate_reactor::op::{Event, Fault, Now, Op, OpenHow};
 
 pub use self::answer::{
     AppendRefused, Appended, CreateRefused, DurableToken, FindStart, Found, IncomingBatch, Outcome,
     ReadBatches, ReadRefused, ReadStart, Room, TrimRefused,
 };
+use self::append::Staging;
 use self::checkpoint::Checkpoints;
-use self::flight::Cycles;
+use self::cycle::Cycles;
 use self::flush_rule::FlushRule;
-use self::journal::Journal;
-use self::pending::{Pending, Staging};
-use self::pump::Quiet;
-use self::reader::Reader;
-use self::reading::ColdFind;
+use self::journal::{Journal, SLOTS, ring_file, ring_path, slot_file, slot_path};
+use self::quiet::{QUIET_TIMER, Quiet};
+use self::reader::{ColdFind, ColdReader};
 use self::recent::Memory;
 use self::retention::Retention;
 use self::segment::Segments;
 use self::state::{Log, LogIndex};
 use crate::limits::Limits;
+
+/// The upper 16 bits of the numbers of files and of the tags of ops, by owner.
+const JOURNAL: u64 = 0x0100;
+const CHECKPOINT: u64 = 0x0101;
+const DATA_FILES: u64 = 0x0102;
+const DATA_FILE_TIMERS: u64 = 0x0105;
 
 /// Where a log stands.
 ///
@@ -173,14 +178,14 @@ pub struct Logs {
     /// Batches remembered per producer in the topic that wants most.
     window_max: u16,
     staging: Staging,
-    orders: VecDeque<Order>,
+    departures: VecDeque<Departure>,
     carried_in_lap: u64,
     journal: Journal,
     cycles: Cycles,
     checkpoints: Checkpoints,
     memory: Memory,
     segments: Segments,
-    reader: Reader,
+    reader: ColdReader,
     retention: Retention,
     next_ticket: u64,
     /// Searches that go on in memory if the data files have nothing.
@@ -198,7 +203,7 @@ pub struct Logs {
 
 /// What a frame has to say about a log beside its records.
 #[derive(Clone, Copy, Debug)]
-enum Order {
+enum Departure {
     Trim { log: LogIndex, start: Offset },
     Remove { log: LogIndex },
 }
@@ -246,179 +251,21 @@ impl Logs {
 
     /// The first turn: opens the files.
     pub fn start(&mut self, _now: Now, ops: &mut Vec<Op>) {
-        self.open_files(ops);
+        let (root, journal) = (&self.boot.root, self.journal.identity().journal);
+        for index in 0..self.limits.ring_files {
+            let path = ring_path(root, journal, index);
+            ops.push(Op::Open { file: ring_file(index), path, how: OpenHow::Existing });
+        }
+        for slot in 0..SLOTS {
+            let path = slot_path(root, journal, slot);
+            ops.push(Op::Open { file: slot_file(slot), path, how: OpenHow::Existing });
+        }
+        self.opening = self.limits.ring_files + SLOTS;
     }
 
     /// The epoch in which the node leads its logs.
     pub fn leader_epoch(&self) -> LeaderEpoch {
         LeaderEpoch(self.boot.incarnation.0 as i32)
-    }
-
-    /// The logs that exist, in order.
-    pub fn logs_found(&self) -> impl Iterator<Item = TopicPartition> + '_ {
-        self.by_id.keys().copied()
-    }
-
-    /// Makes an empty log; one that exists keeps what it has and takes the options.
-    ///
-    /// # Errors
-    /// If the shard has as many as it may have, or takes no writes.
-    pub fn create(&mut self, log: TopicPartition, options: LogOptions) -> Result<(), CreateRefused> {
-        if self.by_id.contains_key(&log) {
-            self.set_options(log, options);
-            return Ok(());
-        }
-        if !matches!(self.condition, Condition::Serving) {
-            return Err(CreateRefused::ReadOnly);
-        }
-        let limit = self.limits.logs_max;
-        if self.by_id.len() >= limit as usize && !log.topic.is_internal() {
-            return Err(CreateRefused::TooMany { limit });
-        }
-        self.window_max = self.window_max.max(options.idempotence_window);
-        self.insert(Log::new(log, options, &self.limits));
-        Ok(())
-    }
-
-    /// Changes a log's options.
-    pub fn set_options(&mut self, log: TopicPartition, options: LogOptions) {
-        let limits = self.limits;
-        self.window_max = self.window_max.max(options.idempotence_window);
-        if let Some(log) = self.log_mut(log) {
-            let known = log.producers.len();
-            log.set_options(options, &limits);
-            let forgotten = known - log.producers.len();
-            self.producers -= forgotten;
-        }
-    }
-
-    /// Ends a log with all that it holds; what is not answered yet never is.
-    pub fn remove(&mut self, log: TopicPartition) {
-        let Some(index) = self.by_id.remove(&log) else { return };
-        // Its state is the journal's until a frame has said that it is gone.
-        let gone = self.logs[index.0 as usize].as_deref_mut().expect("a named log exists");
-        for pending in gone.pending.drain(..) {
-            self.staging.release(&pending);
-        }
-        gone.pending_bytes = 0;
-        gone.appended = gone.placed;
-        self.orders.push_back(Order::Remove { log: index });
-    }
-
-    /// A frame says that a log is gone.
-    fn forget(&mut self, index: LogIndex) -> TopicPartition {
-        self.remove_age(index);
-        let mut gone = self.logs[index.0 as usize].take().expect("a log that goes exists");
-        self.small_bytes -= gone.small_bytes;
-        self.small_count -= gone.small.len();
-        self.producers -= gone.producers.len();
-        gone.tail.drop_below(Offset(i64::MAX), &mut self.memory);
-        gone.id
-    }
-
-    /// Gives the batches their place behind all others of the log.
-    ///
-    /// # Errors
-    /// If they may not or cannot be appended; nothing was then.
-    pub fn append(
-        &mut self,
-        now: Now,
-        log: TopicPartition,
-        batches: &[IncomingBatch],
-    ) -> Result<Appended, AppendRefused> {
-        let appended = self.append_checked(now, log, batches);
-        self.counts.appends_refused += u64::from(appended.is_err());
-        appended
-    }
-
-    fn append_checked(
-        &mut self,
-        now: Now,
-        id: TopicPartition,
-        batches: &[IncomingBatch],
-    ) -> Result<Appended, AppendRefused> {
-        assert!(!batches.is_empty(), "an append has batches");
-        let index = *self.by_id.get(&id).ok_or(AppendRefused::UnknownLog)?;
-        self.check_condition(index)?;
-        self.identities.clear();
-        self.identities.extend(batches.iter().map(identity_of));
-        let log = self.log(index);
-        // What is pending of a log becomes one extent, with one append time.
-        let append_time_ms =
-            if log.pending.is_empty() { log.append_time_ms.max(now.wall_ms) } else { log.append_time_ms };
-        match log.producers.check(append_time_ms, &self.identities) {
-            Verdict::Accept => {}
-            Verdict::Duplicate { base, end, append_time_ms } => {
-                self.counts.duplicates += 1;
-                return Ok(Appended { base, end, append_time_ms, duplicate: true });
-            }
-            Verdict::Refused(refusal) => return Err(AppendRefused::Producer(refusal)),
-        }
-        let largest = batches.iter().map(|b| b.view.len()).max().unwrap_or(0);
-        assert!(
-            largest <= self.limits.batch_bytes_max,
-            "a batch of {largest} bytes: the shard bounds batches"
-        );
-        let bytes = batches.iter().map(|b| b.view.len()).sum();
-        self.check_room(id, bytes)?;
-        self.check_producers(index)?;
-        Ok(self.take(index, append_time_ms, batches))
-    }
-
-    /// Producers that a checkpoint has room for, as many batches of each as any topic wants remembered.
-    fn producers_max(&self) -> usize {
-        const PRODUCER_BYTES: usize = 40;
-        const BATCH_BYTES: usize = 24;
-        let each = PRODUCER_BYTES + BATCH_BYTES * usize::from(self.window_max);
-        let share = self.limits.checkpoint_slot_bytes as usize * 2 / 5;
-        (share / each).min(self.limits.producers_max as usize)
-    }
-
-    /// A shard at its cap takes no new producer, so that its state fits a checkpoint.
-    fn check_producers(&self, index: LogIndex) -> Result<(), AppendRefused> {
-        let producer = self.identities[0].producer;
-        let is_new = producer != ProducerId::NONE && !self.log(index).producers.knows(producer);
-        if is_new && self.producers >= self.producers_max() {
-            return Err(AppendRefused::NoRoom { reason: Reason::Memory, wanted: 0, room: 0 });
-        }
-        Ok(())
-    }
-
-    fn check_condition(&self, index: LogIndex) -> Result<(), AppendRefused> {
-        match &self.condition {
-            Condition::Serving => Ok(()),
-            Condition::Stopping => Err(AppendRefused::ReadOnly { cause: "the broker is stopping".into() }),
-            Condition::ReadOnly { cause } => Err(AppendRefused::ReadOnly { cause: cause.clone() }),
-            Condition::Failed { fault, .. } => {
-                Err(AppendRefused::Unknown { from: self.log(index).durable, fault: fault.clone() })
-            }
-        }
-    }
-
-    /// The batches are accepted: they get their offsets and wait for the next cycle.
-    fn take(&mut self, index: LogIndex, append_time_ms: i64, batches: &[IncomingBatch]) -> Appended {
-        let log = self.logs[index.0 as usize].as_deref_mut().expect("a named log exists");
-        let base = log.appended;
-        if log.pending.is_empty() {
-            self.dirty.push_back(index);
-        }
-        let known = log.producers.len();
-        for (batch, identity) in batches.iter().zip(&self.identities) {
-            let len = batch.view.len();
-            log.pending.push(Pending {
-                bytes: self.staging.keep(batch),
-                len,
-                base: log.appended,
-                crc: batch.header.crc,
-                max_timestamp_ms: batch.header.max_timestamp_ms,
-                append_time_ms,
-                identity: *identity,
-            });
-            log.pending_bytes += len;
-            log.take(append_time_ms, *identity, log.appended);
-        }
-        self.producers = self.producers + log.producers.len() - known;
-        Appended { base, end: log.appended, append_time_ms, duplicate: false }
     }
 
     /// Where a log stands.
@@ -429,35 +276,6 @@ impl Logs {
     /// Proof of how far a log is flushed now; after a restart by the flush that ends recovery.
     pub fn durable(&self, log: TopicPartition) -> Option<DurableToken> {
         self.find_log(log).map(|log| DurableToken::of_flush(log.durable))
-    }
-
-    /// Bytes that a log holds, on disk and pending.
-    pub fn bytes(&self, log: TopicPartition) -> u64 {
-        let memory = self.find_log(log).map_or(0, |log| log.small_bytes + log.pending_bytes);
-        self.segments.bytes(log) + memory as u64
-    }
-
-    /// Moves a log's start; done when [`Outcome::Trimmed`] comes.
-    ///
-    /// # Errors
-    /// If `before` is not within the log's committed part, or the shard takes no writes.
-    pub fn trim(&mut self, log: TopicPartition, before: Offset) -> Result<(), TrimRefused> {
-        let index = *self.by_id.get(&log).ok_or(TrimRefused::UnknownLog)?;
-        if !matches!(self.condition, Condition::Serving) {
-            return Err(TrimRefused::Stopped);
-        }
-        let state = self.logs[index.0 as usize].as_deref_mut().expect("a named log exists");
-        let (start, committed) = (state.start, state.durable);
-        if before > committed || before.0 < 0 {
-            return Err(TrimRefused::OutOfRange { start, committed });
-        }
-        if before <= start {
-            self.outcomes.push_back(Outcome::Trimmed { log, start });
-            return Ok(());
-        }
-        state.start = before;
-        self.orders.push_back(Order::Trim { log: index, start: before });
-        Ok(())
     }
 
     /// Whether an event belongs to the logs.
@@ -474,210 +292,51 @@ impl Logs {
         }
     }
 
+    /// Takes in what the drive did.
+    pub fn on_event(&mut self, now: Now, event: Event, ops: &mut Vec<Op>) {
+        match event {
+            Event::Opened { file, result } if matches!(file.0 >> 48, JOURNAL | CHECKPOINT) => {
+                self.opening -= 1;
+                if let Err(fault) = result {
+                    self.fail(fault);
+                }
+            }
+            Event::Written { tag, result, .. } if tag.0 >> 48 == JOURNAL => self.on_written(tag, result, ops),
+            Event::Flushed { tag, result, .. } if tag.0 >> 48 == JOURNAL => self.on_flushed(now, result, ops),
+            Event::Written { tag, result, .. } if tag.0 >> 48 == CHECKPOINT => {
+                if let Err(fault) = self.checkpoints.on_written(result, ops) {
+                    self.fail(fault);
+                }
+            }
+            Event::Flushed { tag, result, .. } if tag.0 >> 48 == CHECKPOINT => {
+                match self.checkpoints.on_flushed(result) {
+                    Ok(bound) => self.journal.free_below(bound),
+                    Err(fault) => self.fail(fault),
+                }
+            }
+            Event::Timer { tag } if tag == QUIET_TIMER => self.quiet.timer_at_ns = None,
+            Event::Read { .. } => self.reader.on_event(event, &mut self.segments),
+            other if is_of_data_files(&other) => self.segments.on_event(now, other, ops),
+            other => panic!("an event that nobody asked for: {other:?}"),
+        }
+    }
+
     /// What has happened for those who wait, in order.
     pub fn drain_outcomes(&mut self, into: &mut Vec<Outcome>) {
         into.extend(self.outcomes.drain(..));
     }
-
-    /// Writes, flushes and checkpoints what there is, and takes no more appends.
-    pub fn stop(&mut self, _now: Now, _ops: &mut Vec<Op>) {
-        if matches!(self.condition, Condition::Serving) {
-            // Files are made until nothing waits for them any more.
-            self.condition = Condition::Stopping;
-        } else if !matches!(self.condition, Condition::Stopping) {
-            self.segments.stop();
-        }
-    }
-
-    /// Whether nothing of what is pending can still be written.
-    fn is_drained(&self) -> bool {
-        (self.dirty.is_empty() && self.orders.is_empty()) || self.segments.full().is_some()
-    }
-
-    /// What has failed, once everyone whose records it concerns has been told.
-    pub fn failed(&self) -> Option<&Fault> {
-        match &self.condition {
-            Condition::Failed { fault, announced: true } => Some(fault),
-            Condition::Failed { .. }
-            | Condition::Serving
-            | Condition::Stopping
-            | Condition::ReadOnly { .. } => None,
-        }
-    }
-
-    /// Whether a stop has come to its end.
-    pub fn stopped(&self) -> bool {
-        let quiet = self.cycles.is_quiet()
-            && !self.checkpoints.is_busy()
-            && self.opening == 0
-            && self.segments.is_idle()
-            && self.reader.is_idle();
-        match &self.condition {
-            Condition::Serving => false,
-            Condition::Stopping => {
-                let covered = self.checkpoints.newest().sequence == self.journal.last_sequence()
-                    || self.counts.checkpoints_too_large > 0;
-                quiet && covered && self.is_drained()
-            }
-            Condition::ReadOnly { .. } | Condition::Failed { .. } => quiet,
-        }
-    }
-
-    /// Counters and gauges by name.
-    pub fn stats(&self) -> Vec<(&'static str, i64)> {
-        let counts = self.counts;
-        let mut stats = vec![
-            ("cycles", counts.cycles as i64),
-            ("flushes", counts.flushes as i64),
-            ("runs", counts.runs as i64),
-            ("bytes_journal", counts.bytes_journal as i64),
-            ("bytes_data_files", counts.bytes_data_files as i64),
-            ("appends_refused", counts.appends_refused as i64),
-            ("duplicates", counts.duplicates as i64),
-            ("cold_read_bytes", self.reader.bytes_read() as i64),
-            ("recent_read_bytes", counts.recent_read_bytes as i64),
-            ("checkpoints_too_large", counts.checkpoints_too_large as i64),
-            ("tails_evicted", counts.tails_evicted as i64),
-            ("checkpoints", self.checkpoints.count() as i64),
-            ("ring_laps", self.journal.laps() as i64),
-            ("ring_free_bytes", self.journal.free_bytes() as i64),
-            ("log_memory_bytes", self.memory_used() as i64),
-            ("small_extent_bytes", self.small_bytes as i64),
-            ("small_extents", self.small_count as i64),
-            ("logs", self.by_id.len() as i64),
-        ];
-        stats.extend(self.segments.stats());
-        stats.push(("retention_paused", i64::from(self.retention.is_paused())));
-        stats
-    }
-
-    /// Asserts the invariants of everything; linear in the logs.
-    pub fn check(&self) {
-        self.journal.check();
-        self.cycles.check();
-        self.memory.check();
-        self.segments.check();
-        let mut aging = BTreeSet::new();
-        let (mut small_bytes, mut small_count) = (0, 0);
-        for (id, index) in &self.by_id {
-            assert_eq!(self.log(*index).id, *id);
-        }
-        for (log, index) in
-            self.logs.iter().zip(0..).filter_map(|(log, i)| Some((log.as_deref()?, LogIndex(i))))
-        {
-            log.check();
-            aging.extend(log.oldest_frame().map(|frame| (frame, index)));
-            small_bytes += log.small_bytes;
-            small_count += log.small.len();
-            let oldest_held = self.journal.oldest_held();
-            assert!(
-                log.oldest_frame().is_none_or(|f| oldest_held.is_some_and(|held| held <= f)),
-                "a live frame is free"
-            );
-        }
-        assert_eq!(self.aging, aging);
-        assert_eq!((self.small_bytes, self.small_count), (small_bytes, small_count));
-    }
-
-    /// The logs of a shard whose state recovery has found; they are added one by one.
-    fn assembled(
-        boot: ShardBoot,
-        journal: Journal,
-        checkpoints: Checkpoints,
-        memory: Memory,
-        segments: Segments,
-        condition: Condition,
-    ) -> Logs {
-        let reader = Reader::new(boot.limits.files, boot.identity.cluster);
-        let last = journal.last_sequence();
-        Logs {
-            limits: boot.limits,
-            boot,
-            logs: Vec::new(),
-            by_id: BTreeMap::new(),
-            dirty: VecDeque::new(),
-            aging: BTreeSet::new(),
-            small_bytes: 0,
-            small_count: 0,
-            producers: 0,
-            window_max: 5,
-            staging: Staging::default(),
-            orders: VecDeque::new(),
-            carried_in_lap: 0,
-            journal,
-            cycles: Cycles::default(),
-            checkpoints,
-            memory,
-            segments,
-            reader,
-            retention: Retention::new(None),
-            next_ticket: 0,
-            finds: BTreeMap::new(),
-            reads: BTreeMap::new(),
-            condition,
-            opening: 0,
-            quiet: Quiet::after_recovery(last),
-            outcomes: VecDeque::new(),
-            counts: Counts::default(),
-            identities: Vec::new(),
-        }
-    }
-
-    fn insert(&mut self, log: Log) {
-        let index = LogIndex(self.logs.len() as u32);
-        self.by_id.insert(log.id, index);
-        self.small_bytes += log.small_bytes;
-        self.small_count += log.small.len();
-        self.producers += log.producers.len();
-        self.logs.push(Some(Box::new(log)));
-        self.note_age(index);
-    }
-
-    fn log(&self, index: LogIndex) -> &Log {
-        self.logs[index.0 as usize].as_deref().expect("the log exists")
-    }
-
-    fn find_log(&self, log: TopicPartition) -> Option<&Log> {
-        self.by_id.get(&log).map(|index| self.log(*index))
-    }
-
-    fn log_mut(&mut self, log: TopicPartition) -> Option<&mut Log> {
-        let index = self.by_id.get(&log)?;
-        self.logs[index.0 as usize].as_deref_mut()
-    }
-
-    /// The frame of a log's oldest small extent may have changed.
-    fn note_age(&mut self, index: LogIndex) {
-        let log = self.logs[index.0 as usize].as_deref_mut().expect("the log exists");
-        let oldest = log.oldest_frame();
-        if log.aged != oldest {
-            if let Some(frame) = log.aged {
-                self.aging.remove(&(frame, index));
-            }
-            log.aged = oldest;
-            if let Some(frame) = oldest {
-                self.aging.insert((frame, index));
-            }
-        }
-    }
-
-    /// The log's oldest small extent is not to be looked at until [`Logs::note_age`].
-    fn remove_age(&mut self, index: LogIndex) {
-        let log = self.logs[index.0 as usize].as_deref_mut().expect("the log exists");
-        if let Some(frame) = log.aged.take() {
-            self.aging.remove(&(frame, index));
-        }
-    }
 }
 
-/// What the header of a batch says about its producer.
-fn identity_of(batch: &IncomingBatch) -> BatchIdentity {
-    BatchIdentity {
-        producer: batch.header.producer_id,
-        epoch: batch.header.producer_epoch,
-        base_sequence: batch.header.base_sequence,
-        record_count: batch.header.records_count,
-    }
+fn is_of_data_files(event: &Event) -> bool {
+    let number = match event {
+        Event::Opened { file, .. } | Event::FileClosed { file } => file.0,
+        Event::Written { tag, .. }
+        | Event::Flushed { tag, .. }
+        | Event::Removed { tag, .. }
+        | Event::Timer { tag } => tag.0,
+        _ => return false,
+    };
+    matches!(number >> 48, DATA_FILES | DATA_FILE_TIMERS)
 }
 
 #[cfg(test)]

@@ -1,12 +1,14 @@
-//! Cold reads: whole batches, and offsets by time, from data files.
+//! Reads: whole batches, from memory (`recent`) or from data files. `search` finds offsets by time.
 //!
-//! A read finds its segment, then its run in the index (hopping over run headers that are not known yet), then reads a
+//! A cold read finds its segment, then its run in the index (hopping over run headers that are not known yet), then reads a
 //! block-aligned piece and checks every header, owner, generation and checksum in it before a byte is handed out. Reads
 //! beyond [`FileLimits::reads_max`] wait their turn; beyond [`FileLimits::reads_waiting_max`] they are refused.
 
+mod search;
+
 use std::collections::{BTreeMap, VecDeque};
 
-use tidegate_protocol::batch::{BatchView, Batches, Compression, TimestampType};
+use tidegate_protocol::batch::Batches;
 use tidegate_protocol::crc;
 use tidegate_protocol::disk::BLOCK;
 use tidegate_protocol::disk::run::RunHeader;
@@ -15,12 +17,16 @@ use tidegate_protocol::ids::{ClusterId, FileId, Generation, Offset, TopicPartiti
 use tidegate_reactor::buffer::{Buffer, View};
 use tidegate_reactor::op::{Event, Fault, Op, Tag};
 
-use super::answer::{Found, ReadBatches, ReadRefused};
+use super::Logs;
+use super::answer::{Found, Outcome, ReadBatches, ReadRefused, ReadStart};
 use super::file_table::Segment;
 use super::index::{Answer, Entry};
 use super::run_scan::{Cursor, RunOwner, Scan, Step};
 use super::segment::Segments;
 use crate::limits::FileLimits;
+
+pub use self::search::Time;
+pub(super) use self::search::{ColdFind, first_at, may_hold};
 
 /// The upper 16 bits of the tags of reads.
 const TAG_SPACE: u64 = 0x0103 << 48;
@@ -32,7 +38,7 @@ const PLACES_MAX: usize = 4096;
 ///
 /// Invariants: at most [`FileLimits::reads_max`] ops are under way, each of one job; every other job is in `waiting`.
 #[derive(Debug)]
-pub struct Reader {
+pub struct ColdReader {
     limits: FileLimits,
     cluster: ClusterId,
     jobs: BTreeMap<u64, Job>,
@@ -49,19 +55,10 @@ pub struct Reader {
 /// How a cold read has ended.
 #[derive(Clone, Debug)]
 pub enum Done {
-    /// One begun by [`Reader::read`].
+    /// One begun by [`ColdReader::read`].
     Batches(Result<ReadBatches, ReadRefused>),
-    /// One begun by [`Reader::find`]; none: no record in data files matches.
+    /// One begun by [`ColdReader::find`]; none: no record in data files matches.
     Found(Result<Option<Found>, ReadRefused>),
-}
-
-/// A time that a record is looked for by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Time {
-    /// Its own timestamp, milliseconds since the Unix epoch.
-    Record(i64),
-    /// When it was appended, milliseconds since the Unix epoch.
-    Append(i64),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -109,10 +106,97 @@ enum Plan {
     End(Done),
 }
 
-impl Reader {
+impl Logs {
+    /// Reads whole batches: the first is the one that holds `from`, none begins at or above `upto`, and all but the first
+    /// fit `bytes_max`.
+    pub fn read(
+        &mut self,
+        log: TopicPartition,
+        from: Offset,
+        upto: Offset,
+        bytes_max: usize,
+        _ops: &mut Vec<Op>,
+    ) -> ReadStart {
+        let Some(log) = self.by_id.get(&log).and_then(|i| self.logs[i.0 as usize].as_deref()) else {
+            return ReadStart::Refused(ReadRefused::UnknownLog);
+        };
+        if from < log.start || from > log.appended {
+            return ReadStart::Refused(ReadRefused::OutOfRange { start: log.start, end: log.durable });
+        }
+        let upto = upto.min(log.durable);
+        if from >= upto {
+            return ReadStart::AtEnd;
+        }
+        if log.tail.base().is_none_or(|base| base > from) {
+            let upto = log.tail.base().map_or(upto, |base| base.min(upto));
+            let id = log.id;
+            return self.read_cold(id, from, upto, bytes_max);
+        }
+        match log.tail.read(from, upto, bytes_max) {
+            Some(found) => {
+                self.counts.recent_read_bytes += found.bytes as u64;
+                ReadStart::Ready(found)
+            }
+            None => ReadStart::AtEnd,
+        }
+    }
+
+    fn read_cold(&mut self, log: TopicPartition, from: Offset, upto: Offset, bytes_max: usize) -> ReadStart {
+        let ticket = self.ticket();
+        match self.reader.read(log, from, upto, bytes_max, ticket) {
+            Ok(()) => {
+                self.reads.insert(ticket, log);
+                ReadStart::Pending(ticket)
+            }
+            Err(refused) => ReadStart::Refused(refused),
+        }
+    }
+
+    fn ticket(&mut self) -> u64 {
+        self.next_ticket += 1;
+        self.next_ticket
+    }
+
+    /// Passes on what cold reads have brought; a search that has found nothing goes on in memory.
+    pub(super) fn pass_reads_on(&mut self) {
+        for (ticket, done) in self.reader.take_done() {
+            self.outcomes.push_back(match done {
+                Done::Batches(result) => {
+                    let log = self.reads.remove(&ticket).expect("every read ends once");
+                    let result = result.map_err(|refused| match (refused, self.by_id.get(&log)) {
+                        // A trim has overtaken the read: the range is that of now.
+                        (ReadRefused::OutOfRange { .. }, Some(index)) => {
+                            let log = self.logs[index.0 as usize].as_deref().expect("a named log exists");
+                            ReadRefused::OutOfRange { start: log.start, end: log.durable }
+                        }
+                        (ReadRefused::OutOfRange { .. }, None) => ReadRefused::UnknownLog,
+                        (other, _) => other,
+                    });
+                    Outcome::ReadDone { ticket, result }
+                }
+                Done::Found(result) => {
+                    let find = self.finds.remove(&ticket).expect("every search ends once");
+                    let log = self.logs[find.log.0 as usize].as_deref();
+                    let result = result.and_then(|found| match (found, log) {
+                        (Some(found), _) => Ok(found),
+                        // What was in memory when the search began may have left it.
+                        (None, Some(log)) if log.tail.base().is_none_or(|base| base > find.upto) => {
+                            Err(ReadRefused::Busy)
+                        }
+                        (None, Some(log)) => Ok(search::find_in_memory(log, find.time)),
+                        (None, None) => Err(ReadRefused::UnknownLog),
+                    });
+                    Outcome::FindDone { ticket, result }
+                }
+            });
+        }
+    }
+}
+
+impl ColdReader {
     /// None under way.
-    pub fn new(limits: FileLimits, cluster: ClusterId) -> Reader {
-        Reader {
+    pub fn new(limits: FileLimits, cluster: ClusterId) -> ColdReader {
+        ColdReader {
             limits,
             cluster,
             jobs: BTreeMap::new(),
@@ -126,7 +210,7 @@ impl Reader {
     }
 
     /// Reads whole batches from the one that holds `from` on, none at or above `upto`, all but the first within `bytes_max`.
-    /// Everything below `upto` is in data files. Ends in [`Reader::take_done`] with `ticket`, which no other read has.
+    /// Everything below `upto` is in data files. Ends in [`ColdReader::take_done`] with `ticket`, which no other read has.
     ///
     /// # Errors
     /// If too many wait already.
@@ -142,22 +226,6 @@ impl Reader {
             ticket,
             Job { log, from, upto, wish: Wish::Batches { bytes_max }, piece_least: 0, resume: None },
         )
-    }
-
-    /// Finds the first record from `from` on and below `upto` with that time or a later one. Everything below `upto` is in
-    /// data files. In a compressed batch, which the broker does not look into, that is the batch's first record.
-    ///
-    /// # Errors
-    /// If too many wait already.
-    pub fn find(
-        &mut self,
-        log: TopicPartition,
-        from: Offset,
-        upto: Offset,
-        time: Time,
-        ticket: u64,
-    ) -> Result<(), ReadRefused> {
-        self.begin(ticket, Job { log, from, upto, wish: Wish::Find(time), piece_least: 0, resume: None })
     }
 
     /// The end of a turn: submits reads, as many as may be under way.
@@ -286,37 +354,6 @@ impl Reader {
             }
             Wish::Find(time) => self.plan_find(job, time, segments),
         }
-    }
-
-    fn plan_find(&self, job: &Job, time: Time, segments: &Segments) -> Result<Plan, ReadRefused> {
-        for (file, segment) in segments.table.of_log(job.log) {
-            let reached = match time {
-                Time::Append(ms) => segment.append_last_ms >= ms,
-                Time::Record(ms) => segment.max_timestamp_ms >= ms,
-            };
-            if segment.base >= job.upto {
-                break;
-            }
-            if segment.end <= job.from || !reached {
-                continue;
-            }
-            let answer = match time {
-                Time::Append(ms) => match segment.index.by_append_time(ms, segment.written) {
-                    // It is reached before `from` already.
-                    Answer::In(entry) if entry.end <= job.from => {
-                        segment.index.by_offset(job.from, segment.written)
-                    }
-                    answer => answer,
-                },
-                Time::Record(ms) => segment.index.by_record_time(ms, job.from, segment.written),
-            };
-            match answer {
-                Answer::Nowhere => continue,
-                Answer::In(entry) if entry.base >= job.upto => break,
-                answer => return self.after_index(job, file, segments, segment, answer),
-            }
-        }
-        Ok(Plan::End(Done::Found(Ok(None))))
     }
 
     fn after_index(
@@ -471,56 +508,6 @@ impl Reader {
         }))
     }
 
-    /// Looks for a time in a piece.
-    fn search(
-        &mut self,
-        job: &Job,
-        read: &UnderWay,
-        time: Time,
-        view: &View,
-        scan: &mut Scan<'_>,
-        segment: &Segment,
-    ) -> Option<Done> {
-        let mut next = job.from;
-        let least = loop {
-            match scan.next() {
-                Step::Extent(extent, _) | Step::Cut(extent) if extent.base >= job.upto => {
-                    return Some(Done::Found(Ok(None)));
-                }
-                Step::Extent(extent, _) | Step::Cut(extent) if !may_hold(&extent, time, job.from) => {
-                    scan.pass(&extent);
-                    next = next.max(extent.end);
-                }
-                Step::Extent(extent, payload) => {
-                    let payload = &view[payload];
-                    if crc::of(payload) != extent.payload_crc {
-                        return Some(Done::Found(Err(damaged(read.file, extent.base, extent.end))));
-                    }
-                    if let Some(found) = first_at(&extent, payload, time, job.from) {
-                        return Some(Done::Found(Ok(Some(found).filter(|found| found.offset < job.upto))));
-                    }
-                    scan.pass(&extent);
-                    next = next.max(extent.end);
-                }
-                Step::Cut(_) | Step::PieceEnd if view.len() < read.len => {
-                    return Some(Done::Found(Err(damaged(read.file, next, segment.end))));
-                }
-                Step::Cut(extent) => break extent.total_bytes(),
-                Step::PieceEnd => break BLOCK,
-                Step::End => break 0,
-                Step::Damaged => {
-                    return Some(Done::Found(Err(damaged(read.file, next, run_end(segment, next)))));
-                }
-            }
-        };
-        self.job_mut(read).from = next;
-        if least == 0 {
-            self.job_mut(read).resume = None;
-            return None;
-        }
-        self.read_on(read, scan.cursor(), least)
-    }
-
     /// The job goes on at the cursor, with a piece that holds at least what comes next.
     fn read_on(&mut self, read: &UnderWay, cursor: Cursor, least: usize) -> Option<Done> {
         let job = self.job_mut(read);
@@ -598,14 +585,14 @@ impl Places {
 
 /// Whether further batches may follow those taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum More {
+pub(super) enum More {
     Yes,
     No,
 }
 
 /// Takes from a checked payload the batches that end above `from` and begin below `upto`, as long as all but the first fit
 /// `bytes_max`. None: it does not consist of batches.
-fn take_batches(
+pub(super) fn take_batches(
     extent: &ExtentHeader,
     payload: &View,
     from: Offset,
@@ -648,45 +635,6 @@ fn take_batches(
     Some(more)
 }
 
-/// Whether an extent may hold a record from `from` on with that time or a later one.
-fn may_hold(extent: &ExtentHeader, time: Time, from: Offset) -> bool {
-    let reached = match time {
-        Time::Append(ms) => extent.append_time_ms >= ms,
-        Time::Record(ms) => extent.max_timestamp_ms >= ms,
-    };
-    extent.end > from && reached
-}
-
-/// The first record of a checked payload from `from` on with that time or a later one.
-fn first_at(extent: &ExtentHeader, payload: &[u8], time: Time, from: Offset) -> Option<Found> {
-    let ms = match time {
-        Time::Append(_) => {
-            return Some(Found { offset: extent.base.max(from), timestamp_ms: extent.append_time_ms });
-        }
-        Time::Record(ms) => ms,
-    };
-    let reached =
-        |batch: &BatchView<'_>| batch.header().end_offset() > from && batch.header().max_timestamp_ms >= ms;
-    Batches::new(payload).filter_map(Result::ok).filter(reached).find_map(|batch| first_in(&batch, ms, from))
-}
-
-fn first_in(batch: &BatchView<'_>, ms: i64, from: Offset) -> Option<Found> {
-    let header = batch.header();
-    let at_front = |timestamp_ms| Found { offset: header.base_offset.max(from), timestamp_ms };
-    if header.timestamp_type == TimestampType::Append {
-        return Some(at_front(header.max_timestamp_ms));
-    }
-    if header.compression != Compression::None {
-        return Some(at_front(header.base_timestamp_ms));
-    }
-    batch
-        .records()
-        .ok()?
-        .filter_map(Result::ok)
-        .find(|record| record.offset >= from && record.timestamp_ms >= ms)
-        .map(|record| Found { offset: record.offset, timestamp_ms: record.timestamp_ms })
-}
-
 fn generation_of(segments: &Segments, file: FileId) -> Generation {
     segments.table.get(file).map(|data| data.generation).unwrap_or_default()
 }
@@ -712,7 +660,7 @@ mod tests {
     use std::path::Path;
 
     use proptest::prelude::*;
-    use tidegate_protocol::batch::{BatchBuilder, BatchOrigin, heads_crc, set_place};
+    use tidegate_protocol::batch::{BatchBuilder, BatchOrigin, BatchView, heads_crc, set_place};
     use tidegate_protocol::disk::entry::RunMark;
     use tidegate_protocol::disk::run::{RUN_HEADER_BYTES, run_bytes};
     use tidegate_protocol::extent::LogKind;
@@ -745,7 +693,7 @@ mod tests {
 
     struct World {
         segments: Segments,
-        reader: Reader,
+        reader: ColdReader,
         drive: TestDrive,
         /// All batches, with the append time of their extent.
         batches: Vec<(Vec<u8>, i64)>,
@@ -760,7 +708,7 @@ mod tests {
             let limits = config().limits;
             let mut world = World {
                 segments: Segments::new(config()),
-                reader: Reader::new(limits, CLUSTER),
+                reader: ColdReader::new(limits, CLUSTER),
                 drive,
                 batches: Vec::new(),
                 end: Offset(0),
@@ -800,7 +748,7 @@ mod tests {
             self.drive.close_all();
             self.segments = Segments::restore(config(), &self.segments.state()).unwrap();
             self.segments.opened(&mut self.drive.disk, Rot::Absent).unwrap();
-            self.reader = Reader::new(config().limits, CLUSTER);
+            self.reader = ColdReader::new(config().limits, CLUSTER);
         }
 
         /// A run; each extent is a list of batches.
@@ -1012,7 +960,7 @@ mod tests {
         assert_eq!(world.read(18, 100).unwrap().first, Offset(18));
         // The header of that run: nobody knows where the small runs behind it begin, up to the index's next entry.
         world.drive.disk.flip(&path, 2 * 8192 + 50);
-        world.reader = Reader::new(config().limits, CLUSTER);
+        world.reader = ColdReader::new(config().limits, CLUSTER);
         match world.read(18, 100).unwrap_err() {
             ReadRefused::Damaged { from, upto, .. } => assert_eq!((from, upto), (Offset(18), Offset(64))),
             other => panic!("{other:?}"),

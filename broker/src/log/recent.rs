@@ -5,13 +5,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use tidegate_protocol::batch::{BatchError, BatchView, Batches, Compression, TimestampType};
-use tidegate_protocol::crc;
 use tidegate_protocol::extent::{EXTENT_HEADER_BYTES, ExtentHeader};
 use tidegate_protocol::ids::{FrameSequence, Offset};
 use tidegate_reactor::buffer::View;
 
 use super::answer::{Found, ReadBatches};
+use super::reader::{More, Time, first_at, may_hold, take_batches};
 use super::state::LogIndex;
 
 /// A buffer that views of the tail or writes under way keep alive.
@@ -134,29 +133,17 @@ impl Tail {
         self.extents.front().map(|e| e.header.base)
     }
 
-    /// The first record from `from` on and below `upto` whose time has reached `ms`.
-    pub(super) fn find(
-        &self,
-        from: Offset,
-        upto: Offset,
-        time: FindTime,
-    ) -> Result<Option<Found>, BatchError> {
+    /// The first record from `from` on and below `upto` with that time or a later one.
+    pub(super) fn find(&self, from: Offset, upto: Offset, time: Time) -> Option<Found> {
         let first = self.extents.partition_point(|e| e.header.end <= from);
-        for extent in self.extents.range(first..).take_while(|e| e.header.base < upto) {
-            let found = match time {
-                FindTime::Append(ms) => {
-                    let reached = extent.header.append_time_ms >= ms;
-                    let timestamp_ms = extent.header.append_time_ms;
-                    reached.then_some(Found { offset: extent.header.base.max(from), timestamp_ms })
-                }
-                FindTime::Record(ms) if extent.header.max_timestamp_ms < ms => None,
-                FindTime::Record(ms) => find_record(&extent.view[EXTENT_HEADER_BYTES..], from, ms)?,
-            };
-            if found.is_some() {
-                return Ok(found.filter(|f| f.offset < upto));
-            }
-        }
-        Ok(None)
+        let mut extents = self.extents.range(first..).take_while(|e| e.header.base < upto);
+        let found = extents.find_map(|extent| {
+            let payload = &extent.view[EXTENT_HEADER_BYTES..];
+            may_hold(&extent.header, time, from)
+                .then(|| first_at(&extent.header, payload, time, from))
+                .flatten()
+        });
+        found.filter(|found| found.offset < upto)
     }
 
     /// Forgets all extents that end at or below `upto`.
@@ -167,20 +154,17 @@ impl Tail {
     }
 
     /// Reads from the extent that holds `from`, which must be in memory. None: nothing of it is below `upto`.
-    pub(super) fn read(
-        &self,
-        from: Offset,
-        upto: Offset,
-        bytes_max: usize,
-    ) -> Result<Option<ReadBatches>, BatchError> {
+    pub(super) fn read(&self, from: Offset, upto: Offset, bytes_max: usize) -> Option<ReadBatches> {
         let first = self.extents.partition_point(|e| e.header.end <= from);
-        let mut found: Option<ReadBatches> = None;
+        let mut found = None;
         for extent in self.extents.range(first..) {
-            if !read_extent(extent, from, upto, bytes_max, &mut found)? {
+            let payload = extent.view.slice(EXTENT_HEADER_BYTES..extent.view.len());
+            let more = take_batches(&extent.header, &payload, from, upto, bytes_max, &mut found);
+            if more.expect("batches are parsed before they are appended") == More::No {
                 break;
             }
         }
-        Ok(found)
+        found
     }
 
     pub(super) fn check(&self, small_from: Offset, placed: Offset) {
@@ -192,80 +176,4 @@ impl Tail {
         }
         assert_eq!(next, placed, "the tail ends where the log does");
     }
-}
-
-/// Which time is searched, milliseconds since the Unix epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FindTime {
-    Append(i64),
-    Record(i64),
-}
-
-/// The first record of these batches at or above `from` with at least that timestamp; of a compressed batch, which the
-/// broker does not look into, its beginning.
-fn find_record(payload: &[u8], from: Offset, ms: i64) -> Result<Option<Found>, BatchError> {
-    for batch in Batches::new(payload) {
-        let batch = batch?;
-        let header = batch.header();
-        if header.end_offset() <= from || header.max_timestamp_ms < ms {
-            continue;
-        }
-        if header.compression != Compression::None || header.timestamp_type == TimestampType::Append {
-            let offset = header.base_offset.max(from);
-            return Ok(Some(Found { offset, timestamp_ms: header.max_timestamp_ms }));
-        }
-        for record in batch.records()? {
-            let record = record?;
-            if record.offset >= from && record.timestamp_ms >= ms {
-                return Ok(Some(Found { offset: record.offset, timestamp_ms: record.timestamp_ms }));
-            }
-        }
-    }
-    Ok(None)
-}
-
-/// Adds what fits of one extent. Returns whether the next one may follow.
-fn read_extent(
-    extent: &TailExtent,
-    from: Offset,
-    upto: Offset,
-    bytes_max: usize,
-    found: &mut Option<ReadBatches>,
-) -> Result<bool, BatchError> {
-    let payload = &extent.view[EXTENT_HEADER_BYTES..];
-    let append_time = extent.header.append_time_ms;
-    let (mut at, mut begin) = (0, None);
-    let mut more = true;
-    while at < payload.len() {
-        let batch = BatchView::parse(&payload[at..])?;
-        let (base, end, len) = (batch.header().base_offset, batch.header().end_offset(), batch.bytes().len());
-        if end > from {
-            let full = found.as_ref().is_some_and(|f| f.bytes + len > bytes_max);
-            if base >= upto || full {
-                more = false;
-                break;
-            }
-            begin.get_or_insert(at);
-            let found = found.get_or_insert_with(|| ReadBatches {
-                views: Vec::new(),
-                first: base,
-                end,
-                batch_count: 0,
-                bytes: 0,
-                append_time_first_ms: append_time,
-                append_time_last_ms: append_time,
-                heads_crc: 0,
-            });
-            found.end = end;
-            found.batch_count += 1;
-            found.bytes += len;
-            found.append_time_last_ms = append_time;
-            found.heads_crc = crc::append(found.heads_crc, batch.head());
-        }
-        at += len;
-    }
-    if let (Some(begin), Some(found)) = (begin, found.as_mut()) {
-        found.views.push(extent.view.slice(EXTENT_HEADER_BYTES + begin..EXTENT_HEADER_BYTES + at));
-    }
-    Ok(more)
 }

@@ -13,7 +13,7 @@ use tidegate_protocol::ids::{
     FrameSequence, Offset, PartitionId, ProducerEpoch, ProducerId, Sequence, TopicId, TopicPartition,
 };
 
-use super::pending::Pending;
+use super::append::Pending;
 use super::recent::Tail;
 use super::{LogOptions, Positions};
 use crate::limits::Limits;

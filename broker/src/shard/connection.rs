@@ -1,26 +1,39 @@
-//! A connection: bytes in, frames out.
+//! A connection: bytes in, where each frame goes, frames out.
 //!
 //! One receive is under way at a time. What it brings is cut into frames in place; bodies stay views of the receive buffer
 //! until the log has copied them. A frame that is not whole yet is moved to the front of the next buffer, which is as large
 //! as the frame once its length is known, so that a large one is received straight into its own memory. Nothing is received
 //! while too much waits to be sent or answered: TCP then slows the client, but nobody else.
 //!
+//! The match over the table of apis is closed: a new api does not compile until it has a place here.
+//!
 //! Whatever a turn has to say to a connection leaves in one send; one send is under way at a time.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use tidegate_logic::credit::{FetchCredit, Holder};
-use tidegate_logic::topics::IDEMPOTENCE_WINDOW_MIN;
+use tidegate_logic::placement::{offsets_partition, shard_of};
 use tidegate_protocol::api::Api;
-use tidegate_protocol::api::hello::{HelloReply, HelloRequest};
+use tidegate_protocol::api::hello::Ping;
+use tidegate_protocol::api::metadata::MetadataRequest;
+use tidegate_protocol::api::offset::{
+    DeleteRecordsRequest, ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest,
+};
+use tidegate_protocol::api::producer::ProducerInitRequest;
+use tidegate_protocol::api::status::StatusRequest;
 use tidegate_protocol::api::subscribe::SubscriptionId;
-use tidegate_protocol::frame::{self, Frame, HELLO_BYTES_MAX, LENGTH_LEN, Split};
+use tidegate_protocol::api::topic::{
+    AlterTopicRequest, CreateTopicRequest, DeleteTopicRequest, DescribeTopicRequest,
+};
+use tidegate_protocol::frame::{self, Frame, HELLO_BYTES_MAX, Kind, LENGTH_LEN, Split};
 use tidegate_protocol::ids::ShardId;
 use tidegate_reactor::buffer::{Buffer, View};
-use tidegate_reactor::op::{Fault, Op, ShardIndex, Socket, Tag};
+use tidegate_reactor::op::{Fault, Op, Socket, Tag};
 
 use super::fetch::ReaderId;
-use super::mail::Mail;
+use super::mail::{Ask, Asker};
+use super::orders::ORDERS_SHARD;
+use super::outbound::Outbound;
 use super::reply::Refusal;
 use super::{Phase, Shard, ShardLimits};
 
@@ -29,7 +42,7 @@ use super::{Phase, Shard, ShardLimits};
 pub(super) struct ConnectionId(pub(super) u64);
 
 impl ConnectionId {
-    fn socket(self) -> Socket {
+    pub(super) fn socket(self) -> Socket {
         Socket(self.0)
     }
 
@@ -40,7 +53,7 @@ impl ConnectionId {
 
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     /// Nothing has been said. `at_home`: another shard has sent it here, so it stays.
     Hello { at_home: bool },
     /// It goes to another shard.
@@ -67,7 +80,7 @@ pub(super) enum Flow {
 /// Invariants: at most one receive and one send are under way; `out.bytes` is what is queued and not under way.
 #[derive(Debug)]
 pub(super) struct Connection {
-    stage: Stage,
+    pub(super) stage: Stage,
     pub(super) client_id: String,
     receiving: bool,
     receive_bytes: usize,
@@ -86,77 +99,6 @@ pub(super) struct Connection {
     pub(super) data_sent: u64,
     /// Subscriptions that wait for the queue to drain or the ceiling to rise.
     pub(super) held_readers: Vec<ReaderId>,
-}
-
-/// What is queued for a send: small frames side by side in `frames`, large bodies as views between them.
-#[derive(Debug, Default)]
-struct Outbound {
-    frames: Vec<u8>,
-    parts: VecDeque<Part>,
-    bytes: usize,
-    sending: Option<usize>,
-}
-
-#[derive(Debug)]
-enum Part {
-    // So many further bytes of `frames`.
-    Frames(usize),
-    View(View),
-}
-
-impl Outbound {
-    fn put(&mut self, encode: impl FnOnce(&mut Vec<u8>)) {
-        let before = self.frames.len();
-        encode(&mut self.frames);
-        let added = self.frames.len() - before;
-        self.bytes += added;
-        match self.parts.back_mut() {
-            Some(Part::Frames(bytes)) => *bytes += added,
-            _ => self.parts.push_back(Part::Frames(added)),
-        }
-    }
-
-    fn put_view(&mut self, view: View) {
-        self.bytes += view.len();
-        self.parts.push_back(Part::View(view));
-    }
-
-    /// The first `views_max` parts. The small frames among them are copied into one buffer.
-    fn take(&mut self, views_max: usize) -> Vec<View> {
-        let count = self.parts.len().min(views_max);
-        let small: usize = self.parts.iter().take(count).map(|part| part.frames_bytes()).sum();
-        let frames = (small > 0).then(|| View::copy_of(&self.frames[..small]));
-        self.frames.drain(..small);
-        let (mut at, mut bytes) = (0, 0);
-        let views: Vec<View> = self
-            .parts
-            .drain(..count)
-            .filter_map(|part| match part {
-                Part::Frames(len) => {
-                    at += len;
-                    frames.as_ref().map(|frames| frames.slice(at - len..at))
-                }
-                Part::View(view) => Some(view),
-            })
-            .inspect(|view| bytes += view.len())
-            .collect();
-        self.bytes -= bytes;
-        self.sending = Some(bytes);
-        views
-    }
-
-    fn queued(&self) -> usize {
-        self.bytes + self.sending.unwrap_or(0)
-    }
-}
-
-impl Part {
-    fn frames_bytes(&self) -> usize {
-        match self {
-            Part::Frames(bytes) => *bytes,
-            Part::View(_) => 0,
-        }
-    }
 }
 
 impl Connection {
@@ -285,6 +227,109 @@ impl Shard {
         }
     }
 
+    /// Has a frame done. `bytes` are those that it lies in, its body at `body_at`.
+    fn route(
+        &mut self,
+        id: ConnectionId,
+        frame: &Frame<'_>,
+        bytes: &View,
+        body_at: usize,
+        ops: &mut Vec<Op>,
+    ) -> Flow {
+        match self.routed(id, frame, bytes, body_at, ops) {
+            Ok(flow) => flow,
+            Err(refusal) => {
+                self.refuse(id, frame.correlation, frame.api_number, &refusal);
+                Flow::Next
+            }
+        }
+    }
+
+    fn routed(
+        &mut self,
+        id: ConnectionId,
+        frame: &Frame<'_>,
+        bytes: &View,
+        body_at: usize,
+        ops: &mut Vec<Op>,
+    ) -> Result<Flow, Refusal> {
+        let api = frame.api()?;
+        if frame.kind != Kind::Request {
+            return Err(Refusal::Invalid { field: "flags", rule: "says that this is a reply".to_owned() });
+        }
+        if api == Api::Hello {
+            self.hello(id, frame);
+            return Ok(Flow::Next);
+        }
+        if !self.is_open(id) {
+            return Err(Refusal::HelloNeeded { again: false });
+        }
+        let asker = Asker::Connection { id, correlation: frame.correlation, api };
+        match api {
+            Api::Hello => {}
+            Api::Ping => self.ping(id, frame.correlation, Ping::decode(frame, Kind::Request)?),
+            Api::Metadata => self.metadata(id, frame.correlation, &MetadataRequest::decode(frame)?),
+            Api::CreateTopic => {
+                self.asks(asker, ORDERS_SHARD, Ask::CreateTopic(CreateTopicRequest::decode(frame)?), ops)?;
+            }
+            Api::DeleteTopic => {
+                self.asks(asker, ORDERS_SHARD, Ask::DeleteTopic(DeleteTopicRequest::decode(frame)?), ops)?;
+            }
+            Api::AlterTopic => {
+                self.asks(asker, ORDERS_SHARD, Ask::AlterTopic(AlterTopicRequest::decode(frame)?), ops)?;
+            }
+            Api::DescribeTopic => {
+                self.describe_topic(id, frame.correlation, &DescribeTopicRequest::decode(frame)?, ops);
+            }
+            Api::Produce => return Ok(self.produce_received(id, frame, bytes, body_at, ops)),
+            Api::Subscribe => self.subscribe(id, frame)?,
+            Api::Unsubscribe => self.unsubscribe(id, frame)?,
+            Api::Credit => self.credit(id, frame)?,
+            Api::Data | Api::CaughtUp | Api::Heartbeat => {
+                return Err(Refusal::Invalid { field: "api", rule: "is sent by the broker only".to_owned() });
+            }
+            Api::ListOffsets => {
+                let request = ListOffsetsRequest::decode(frame)?;
+                let owner = shard_of(request.partition, self.shard_count);
+                self.asks(asker, owner, Ask::ListOffsets(request), ops)?;
+            }
+            Api::DeleteRecords => {
+                let request = DeleteRecordsRequest::decode(frame)?;
+                let owner = shard_of(request.partition, self.shard_count);
+                self.asks(asker, owner, Ask::DeleteRecords(request), ops)?;
+            }
+            Api::OffsetCommit => {
+                let request = OffsetCommitRequest::decode(frame)?;
+                let owner = shard_of(offsets_partition(&request.group), self.shard_count);
+                self.asks(asker, owner, Ask::OffsetCommit(request), ops)?;
+            }
+            Api::OffsetFetch => {
+                let request = OffsetFetchRequest::decode(frame)?;
+                let owner = shard_of(offsets_partition(&request.group), self.shard_count);
+                self.asks(asker, owner, Ask::OffsetFetch(request), ops)?;
+            }
+            Api::ProducerInit => {
+                self.asks(asker, ORDERS_SHARD, Ask::ProducerInit(ProducerInitRequest::decode(frame)?), ops)?;
+            }
+            Api::Status => {
+                StatusRequest::decode(frame)?;
+                self.status(id, frame.correlation, ops);
+            }
+        }
+        Ok(Flow::Next)
+    }
+
+    fn asks(&mut self, asker: Asker, to: ShardId, ask: Ask, ops: &mut Vec<Op>) -> Result<(), Refusal> {
+        if self.phase != Phase::Serving {
+            return Err(self.not_ready());
+        }
+        if let Asker::Connection { id, .. } = asker {
+            self.request_begins(id);
+        }
+        self.ask(asker, to, ask, ops);
+        Ok(())
+    }
+
     /// Nothing more is read until the log has room for the frame at `at`.
     fn connection_waits_for_room(&mut self, id: ConnectionId, bytes: View, at: usize) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -346,89 +391,10 @@ impl Shard {
         ops.push(Op::Receive { socket: id.socket(), buf });
     }
 
-    /// Answers the first frame, or sends the socket where it wants to go.
-    pub(super) fn hello(&mut self, id: ConnectionId, frame: &Frame<'_>) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
-        let Stage::Hello { at_home } = connection.stage else {
-            return self.refuse(
-                id,
-                frame.correlation,
-                frame.api_number,
-                &Refusal::HelloNeeded { again: true },
-            );
-        };
-        match self.hello_decided(at_home, frame) {
-            Ok((request, to)) if to == self.me => self.hello_answered(id, frame.correlation, request),
-            Ok((_, to)) => self.connection_mut(id).stage = Stage::Leaving { to },
-            Err(refusal) => {
-                self.refuse(id, frame.correlation, frame.api_number, &refusal);
-                self.connection_end(id);
-            }
-        }
-    }
-
-    fn hello_decided(
-        &mut self,
-        at_home: bool,
-        frame: &Frame<'_>,
-    ) -> Result<(HelloRequest, ShardId), Refusal> {
-        let request = HelloRequest::decode(frame)?;
-        if !(request.version_min..=request.version_max).contains(&PROTOCOL_VERSION) {
-            let (min, max) = (request.version_min, request.version_max);
-            return Err(Refusal::ProtocolVersion { min, max, ours: PROTOCOL_VERSION });
-        }
-        if self.phase != Phase::Serving {
-            return Err(self.not_ready());
-        }
-        if self.connections.len() > self.limits.connections_max {
-            return Err(self.too_many_connections());
-        }
-        let to = match request.shard {
-            _ if at_home => self.me,
-            Some(shard) if shard.0 < self.shard_count => shard,
-            Some(shard) => {
-                let rule = format!("is {shard}; this node has shards 0 to {}", self.shard_count - 1);
-                return Err(Refusal::Invalid { field: "shard", rule });
-            }
-            None => {
-                self.next_shard = (self.next_shard + 1) % self.shard_count;
-                ShardId(self.next_shard)
-            }
-        };
-        Ok((request, to))
-    }
-
-    fn too_many_connections(&self) -> Refusal {
-        let (limit, current) = (self.limits.connections_max as u64, self.connections.len() as u64);
-        Refusal::Limit { what: "connections of a shard", limit, current }
-    }
-
-    fn hello_answered(&mut self, id: ConnectionId, correlation: u32, request: HelloRequest) {
-        let reply = HelloReply {
-            version: PROTOCOL_VERSION,
-            node: self.node,
-            cluster: self.cluster.0,
-            incarnation: self.incarnation,
-            shard: self.me,
-            shard_count: self.shard_count,
-            software: concat!("tidegate ", env!("CARGO_PKG_VERSION")).to_owned(),
-            frame_bytes_max: self.limits.frame_bytes_max,
-            batch_bytes_max: self.limits.topics.batch_bytes_max,
-            idempotence_window: IDEMPOTENCE_WINDOW_MIN,
-            credit_initial: 0,
-        };
-        let connection = self.connection_mut(id);
-        connection.stage = Stage::Open;
-        connection.client_id = request.client_id;
-        self.send(id, |out| reply.encode(correlation, out));
-    }
-
-    fn connection_hand_over(&mut self, id: ConnectionId, to: ShardId, bytes: &View, ops: &mut Vec<Op>) {
-        self.connections.remove(&id);
-        self.pool.leave(id.holder());
-        self.stats.connections_handed_over += 1;
-        let letter = Box::new(Mail::HandOver { bytes: bytes.to_vec() });
-        ops.push(Op::HandOver { socket: id.socket(), to: ShardIndex(to.0), letter });
+    fn ping(&mut self, id: ConnectionId, correlation: u32, ping: Ping) {
+        let (produce_bytes, produce_limit) = self.pool.counters(id.holder());
+        let pong = Ping { nonce: ping.nonce, produce_bytes, produce_limit };
+        self.send(id, |out| pong.encode(Kind::Reply, correlation, out));
     }
 
     /// Queues a small frame.
@@ -520,6 +486,13 @@ impl Shard {
         }
     }
 
+    /// A request of this connection will be answered later.
+    pub(super) fn request_begins(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.in_flight += 1;
+        }
+    }
+
     /// A request is answered.
     pub(super) fn connection_answered(&mut self, id: ConnectionId) {
         let in_flight_max = self.limits.in_flight_max;
@@ -567,13 +540,10 @@ impl Shard {
         self.connections.get(&id).is_some_and(Connection::is_open)
     }
 
-    fn connection_mut(&mut self, id: ConnectionId) -> &mut Connection {
+    pub(super) fn connection_mut(&mut self, id: ConnectionId) -> &mut Connection {
         self.connections.get_mut(&id).expect("the caller has just looked it up")
     }
 }
-
-/// The version of the protocol that this broker speaks.
-const PROTOCOL_VERSION: u16 = 1;
 
 /// Where the next bytes go: behind what has come of a frame that is not whole (the view, where the frame begins, and the bytes
 /// that make it whole), or into memory of `size` bytes.
@@ -603,18 +573,18 @@ fn receive_buffer(size: usize, begun: Option<(View, usize, usize)>) -> Buffer {
 
 /// A full buffer asks for a larger one, a nearly empty one for a smaller.
 fn next_receive_bytes(limits: &ShardLimits, now: usize, capacity: usize, came: usize) -> usize {
-    let next = match came {
-        came if came * 2 >= capacity => now * 2,
-        came if came * 8 < capacity => now / 2,
-        _ => now,
+    let next = if came * 2 >= capacity {
+        now * 2
+    } else if came * 8 < capacity {
+        now / 2
+    } else {
+        now
     };
     next.clamp(limits.receive_bytes_min, limits.receive_bytes_max)
 }
 
 /// The limit for the length of a frame, once its api can be seen.
 fn length_max(begun: &[u8], limits: &ShardLimits) -> u32 {
-    match begun.get(LENGTH_LEN) {
-        Some(api) if *api != Api::Produce.number() => limits.control_bytes_max,
-        _ => limits.frame_bytes_max,
-    }
+    let is_control = begun.get(LENGTH_LEN).is_some_and(|api| *api != Api::Produce.number());
+    if is_control { limits.control_bytes_max } else { limits.frame_bytes_max }
 }

@@ -4,22 +4,22 @@
 //! then readers are served, the logs put a cycle under way with all that was appended, credit is granted, and each connection
 //! that has something to say gets one send. So whatever came in together shares one cycle and one flush.
 //!
-//! Reading order: this file (what a shard has, and its turn), `connection` (bytes in, frames out), `route` (where a frame
-//! goes), `produce` and `fetch` (the two stories of the data path), `credit`, `orders` (topics and producer ids),
-//! `offset`, `internal` (the logs under the last two), `mail` (other shards), `reply` (how a refusal is told),
-//! `stats`, `limits`.
+//! Reading order: this file (what a shard has, and its turn), `connection` (bytes in, where a frame goes, frames out), `produce`
+//! and `fetch` (the two stories of the data path), `hello`, `outbound`, `credit`, `orders` (topics and producer ids), `offset`,
+//! `internal` (the logs under the last two), `mail` (other shards), `reply` (how a refusal is told), `stats`, `limits`.
 
 mod connection;
 mod credit;
 mod fetch;
+mod hello;
 mod internal;
 mod limits;
 mod mail;
 mod offset;
 mod orders;
+mod outbound;
 mod produce;
 mod reply;
-mod route;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -40,10 +40,9 @@ use self::fetch::{Reader, ReaderId};
 use self::internal::Restore;
 use self::mail::{Asker, Mail};
 use self::offset::OffsetsLogs;
-use self::orders::{METADATA, Orders};
+use self::orders::{METADATA, ORDERS_SHARD, Orders};
 use self::produce::Partition;
 use self::reply::Refusal;
-use self::route::ORDERS_SHARD;
 use self::stats::{Gather, Stats};
 use crate::log::{IncomingBatch, Logs, Outcome, ReadBatches, ReadRefused};
 
@@ -427,6 +426,17 @@ impl Shard {
         }
         // There is room for another read.
         self.fetch_delayed();
+    }
+
+    /// Why nothing new is begun now.
+    fn not_ready(&self) -> Refusal {
+        match self.phase {
+            Phase::Starting => Refusal::NotReady { state: "starting" },
+            Phase::Serving | Phase::Draining | Phase::Flushing | Phase::Closing => {
+                Refusal::NotReady { state: "stopping" }
+            }
+            Phase::Failed => Refusal::NotReady { state: "not able to start; its log says why" },
+        }
     }
 
     fn stop_begins(&mut self) {

@@ -31,6 +31,9 @@ use super::reply::Refusal;
 use super::stats::Gathering;
 use crate::log::LogOptions;
 
+/// The shard that keeps the topics.
+pub(super) const ORDERS_SHARD: ShardId = ShardId(0);
+
 /// The log of topics.
 pub(super) const METADATA: TopicPartition =
     TopicPartition { topic: TopicId::METADATA, partition: PartitionId(0) };

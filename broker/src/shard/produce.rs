@@ -348,7 +348,15 @@ impl Shard {
             stages,
         };
         self.stats.acks += 1;
-        self.answer(asker, Ok(Answer::Produce(Some(reply))), ops);
+        match asker {
+            Asker::Connection { id, correlation, .. } => {
+                self.connection_answered(id);
+                self.send(id, |out| reply.encode(correlation, out));
+            }
+            Asker::Shard { .. } | Asker::Gather { .. } => {
+                self.answer(asker, Ok(Answer::Produce(Some(reply))), ops);
+            }
+        }
     }
 
     /// Nothing was appended. The error takes its turn behind earlier requests to the same partition.

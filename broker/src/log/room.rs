@@ -1,0 +1,98 @@
+//! How much ring and memory there is for what, and who has to leave memory when it runs low.
+
+use tidegate_protocol::api::credit::Reason;
+use tidegate_protocol::ids::TopicPartition;
+use tidegate_reactor::op::Fault;
+
+use super::answer::{AppendRefused, Room};
+use super::{Condition, Logs};
+
+impl Logs {
+    /// How much may be appended now.
+    pub fn room(&self) -> Room {
+        let none = |reason| Room { bytes: 0, reason };
+        if !matches!(self.condition, Condition::Serving) {
+            return none(Reason::Disk);
+        }
+        if self.ring_room() < self.limits.frame_bytes_max as u64 / 4 {
+            return none(Reason::Disk);
+        }
+        // The tail may grow to its share whatever is promised now.
+        let used = self.memory_used().max(self.tail_share());
+        let bytes = self.memory_high().saturating_sub(used) as u64;
+        let reason = if bytes < self.limits.memory_bytes as u64 / 8 { Reason::Memory } else { Reason::None };
+        Room { bytes, reason }
+    }
+
+    /// Bytes of frames that produce may still fill, so that trims, internal logs and carrying keep their reserve.
+    fn ring_room(&self) -> u64 {
+        self.journal
+            .free_bytes()
+            .saturating_sub(self.limits.ring_reserve_bytes() + self.limits.frame_bytes_max as u64)
+    }
+
+    /// The part of a frame of `room` bytes that may hold what clients produce.
+    pub(super) fn ordinary_room(&self, room: usize) -> usize {
+        room.min(self.ring_room() as usize)
+    }
+
+    /// The last check before an append: the bounds that nothing may pass, whatever credit was given before.
+    pub(super) fn check_room(&self, log: TopicPartition, bytes: usize) -> Result<(), AppendRefused> {
+        let wanted = bytes as u64;
+        let refuse = |reason, room| Err(AppendRefused::NoRoom { reason, wanted, room });
+        if log.topic.is_internal() {
+            return Ok(());
+        }
+        // A full ring is no reason: what is appended waits in memory until frames are free again. A full drive is.
+        if self.ring_room() == 0 && self.segments.full().is_some_and(Fault::is_full) {
+            return Err(AppendRefused::DiskFull);
+        }
+        let memory = self.limits.memory_bytes.saturating_sub(self.memory_used());
+        if bytes > memory {
+            return refuse(Reason::Memory, memory as u64);
+        }
+        if self.small_count >= self.limits.extents_max as usize {
+            return refuse(Reason::Disk, 0);
+        }
+        Ok(())
+    }
+
+    pub(super) fn ring_is_low(&self) -> bool {
+        self.journal.free_bytes()
+            < 2 * self.limits.ring_reserve_bytes() + 2 * self.limits.frame_bytes_max as u64
+    }
+
+    /// Memory that may be used before what is old has to leave.
+    fn memory_high(&self) -> usize {
+        self.limits.memory_bytes - 2 * self.limits.frame_bytes_max
+    }
+
+    /// Memory up to which settled records stay.
+    fn tail_share(&self) -> usize {
+        self.memory_high() / 2
+    }
+
+    pub(super) fn memory_used(&self) -> usize {
+        self.memory.used() + self.checkpoints.memory_bytes() + self.staging.memory_bytes()
+    }
+
+    pub(super) fn memory_is_low(&self) -> bool {
+        self.memory_used() > self.memory_high() / 4 * 3
+    }
+
+    /// Whether buffers are kept alive by much less than they hold, so that carrying gives memory back.
+    pub(super) fn memory_is_sparse(&self) -> bool {
+        self.memory.used() > 2 * self.small_bytes + 2 * self.limits.frame_bytes_max
+    }
+
+    /// Lets the oldest settled records leave memory while it is low.
+    pub(super) fn evict(&mut self) {
+        while self.memory_used() > self.tail_share() {
+            let Some(settled) = self.memory.next_evictable(self.journal.flushed()) else { return };
+            if let Some(log) = self.logs[settled.log.0 as usize].as_deref_mut() {
+                log.tail.drop_below(settled.upto, &mut self.memory);
+                self.counts.tails_evicted += 1;
+            }
+        }
+    }
+}
