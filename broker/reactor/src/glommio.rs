@@ -1,7 +1,7 @@
 //! The first reactor: a glommio executor a shard, with the turn as its one long task.
 //!
-//! Read in this order: [`run`]; the loop in `Shard::poll`; `sockets.rs`, which drives sockets by readiness from within that
-//! task; `files.rs`, where each file op is a small task of its own that leaves its result in `Done`.
+//! Read in this order: [`run`]; the loop in `Shard::poll`; `io.rs`, which drives sockets by readiness from within that task,
+//! and where each file op is a small task of its own that leaves its result in `Done`.
 //!
 //! Known of glommio 0.9 and respected here:
 //! - It looks for work from the kernel only when no task is ready, so the loop never wakes itself: with events left it asks for a
@@ -14,8 +14,7 @@
 //!   if the thread loses its core for longer than that timer right there. So a `Pulse` wakes each executor ten times a second;
 //!   before that, one could sleep until its next timer, or for ever before its first.
 
-mod files;
-mod sockets;
+mod io;
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -39,7 +38,7 @@ use crate::device::{Doubt, FlushTicket};
 use crate::mailbox::{Bell, Delivery, Order, Parcel};
 use crate::op::{Event, Fault, File, Loop, Now, Op, ShardIndex, Tag, Turn};
 use crate::setup::{Setup, Trouble};
-use sockets::Sockets;
+use io::Sockets;
 
 /// Turns in a row before the kernel is asked for completions, while the turns' ops complete at once.
 const TURNS_MAX: usize = 4;
@@ -128,11 +127,11 @@ struct Shard {
     setup: Setup,
     sockets: Sockets,
     files: HashMap<File, Rc<DmaFile>>,
-    probed: files::Probed,
+    probed: io::Probed,
     done: Rc<RefCell<Done>>,
     /// File tasks that have not left their result yet.
     file_tasks: Rc<Cell<usize>>,
-    listening: Option<sockets::Listening>,
+    listening: Option<io::Listening>,
     /// Flushes that said OK and wait for those of other shards. Oldest first.
     doubted: Vec<(File, Tag, Doubt)>,
     timers: BinaryHeap<Reverse<(u64, u64, Tag)>>,
@@ -175,7 +174,7 @@ impl Shard {
             setup,
             sockets: Sockets::new(),
             files: HashMap::new(),
-            probed: files::Probed::default(),
+            probed: io::Probed::default(),
             done: Rc::default(),
             file_tasks: Rc::default(),
             listening: None,
@@ -264,7 +263,7 @@ impl Shard {
                 Delivery::Taken { by } => self.events.push(Event::MailTaken { to: by }),
                 Delivery::Order(Order::Letter(letter)) => self.events.push(Event::Order { letter }),
                 Delivery::Order(Order::Listen(listener)) => {
-                    self.listening = Some(sockets::accept_from(listener, Rc::clone(&self.done)));
+                    self.listening = Some(io::accept_from(listener, Rc::clone(&self.done)));
                 }
                 Delivery::Order(Order::StopListening) => self.listening = None,
             }
@@ -286,33 +285,8 @@ impl Shard {
                 });
                 self.events.push(Event::Opened { file, result });
             }
-            Completion::Flushed { file, tag, flush, result } => {
-                match result {
-                    Ok(()) => {
-                        let doubt = self.setup.flushes.device.reaped_ok(flush);
-                        self.setup.flushes.doubt();
-                        self.doubted.push((file, tag, doubt));
-                    }
-                    Err(fault) => {
-                        self.setup.flushes.device.reaped_fault(flush);
-                        self.events.push(Event::Flushed { file, tag, result: Err(fault) });
-                    }
-                }
-                self.setup.flushes.reaped();
-            }
+            Completion::Flushed { file, tag, flush, result } => self.complete_flush(file, tag, flush, result),
         }
-    }
-
-    /// Ends flushes about which there is no doubt any more: all others submitted before them have been reaped, or one failed.
-    fn settle_doubts(&mut self) {
-        let Setup { flushes, .. } = &self.setup;
-        self.doubted.retain(|(file, tag, doubt)| {
-            let Some(believed) = flushes.device.verdict(doubt) else { return true };
-            flushes.resolve();
-            let result = if believed { Ok(()) } else { Err(files::device_fault()) };
-            self.events.push(Event::Flushed { file: *file, tag: *tag, result });
-            false
-        });
     }
 
     /// Returns whether there were ops on files.

@@ -7,7 +7,7 @@ use tidegate_protocol::ids::{Offset, TopicPartition};
 use super::answer::CreateRefused;
 use super::append::Staging;
 use super::checkpoint::Checkpoints;
-use super::cycle::Cycles;
+use super::flight::Cycles;
 use super::journal::Journal;
 use super::quiet::Quiet;
 use super::reader::ColdReader;

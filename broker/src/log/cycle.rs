@@ -1,39 +1,38 @@
 //! The flush cycle, top to bottom: due, built, written, flushed, released.
 //!
 //! All that was appended since the last cycle goes out together: logs with much to write as runs straight into their data
-//! files (`runs`), everything else as small extents in one journal frame, which also carries the marks of the runs. Extents of
-//! old frames are settled or carried on the way (`emptying`). All writes of a cycle are submitted at once. The flush that covers
+//! files, everything else as small extents in one journal frame, which also carries the marks of the runs. Extents of old
+//! frames are settled or carried on the way (`emptying`). All writes of a cycle are submitted at once. The flush that covers
 //! it is submitted only when every write of it and of all cycles before it is whole; one flush is under way at a time, and it
 //! releases every cycle that it covers. No timer and no linger: the length of a cycle follows the drive.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use tidegate_protocol::batch::{self, BatchView};
-use tidegate_protocol::disk::BLOCK;
 use tidegate_protocol::disk::checkpoint::ExtentPlace;
-use tidegate_protocol::disk::entry::{Carriage, Entry, entry_bytes};
+use tidegate_protocol::disk::entry::{
+    ASSIGN_BYTES, Carriage, Entry, ProducerNote, RunMark, entry_bytes, run_mark_bytes,
+};
 use tidegate_protocol::disk::frame::{FrameBuilder, frame_bytes};
+use tidegate_protocol::disk::run::{RUN_HEADER_BYTES, RunHeader, run_bytes};
 use tidegate_protocol::extent::{EXTENT_HEADER_BYTES, ExtentHeader, LogKind, identity_crc, payload_crc};
-use tidegate_protocol::ids::{FileId, FrameSequence, LeaderEpoch, Offset, TopicPartition};
+use tidegate_protocol::ids::{ClusterId, FileId, LeaderEpoch, Offset, TopicPartition};
 use tidegate_reactor::buffer::{Buffer, View};
 use tidegate_reactor::op::{Fault, File, Now, Op, Tag};
 
 use super::answer::{DurableToken, Outcome};
 use super::append::{Pending, Staging};
-use super::recent::{BufferId, TailExtent};
-use super::runs::BuiltRun;
-use super::segment::{PlaceFlush, Purpose};
+use super::flight::{Content, Cycle, FlushWanted, WriteEnd};
+use super::recent::{BufferId, Settled, TailExtent};
+use super::segment::{Place, PlaceFlush, Purpose};
 use super::state::{Log, LogIndex};
 use super::{Condition, Logs};
 use crate::mutants::{self, Mutant};
 
-const TAGS: u64 = 0x0100 << 48;
-const EIO: i32 = 5;
-
 /// What a cycle will consist of, in the order in which it enters the frame.
 #[derive(Debug, Default)]
-pub(super) struct Draft {
+pub(super) struct Building {
     pub(super) items: Vec<Item>,
     /// Bytes of the frame's entries.
     pub(super) entry_bytes: usize,
@@ -41,7 +40,7 @@ pub(super) struct Draft {
     pub(super) room: usize,
     /// Bytes of all runs.
     pub(super) run_bytes: usize,
-    pub(super) runs: Vec<BuiltRun>,
+    runs: Vec<BuiltRun>,
     pub(super) trimmed: Vec<(TopicPartition, Offset)>,
     pub(super) touched: Vec<(LogIndex, Offset)>,
 }
@@ -55,70 +54,21 @@ pub(super) enum Item {
     Carried(LogIndex, Offset),
 }
 
-/// Cycles that are not flushed yet, and the ops that belong to them.
-///
-/// Invariants: cycles rise without a gap; `whole` counts those at the front whose writes are all complete; a flush covers
-/// whole cycles only; no flush covers a cycle at or above `failed_from`.
-#[derive(Debug, Default)]
-pub(super) struct Cycles {
-    in_flight: VecDeque<Cycle>,
-    whole: usize,
-    writes: BTreeMap<u64, Write>,
-    flush: Option<Flush>,
-    next_tag: u64,
-    failed_from: Option<FrameSequence>,
-}
-
-/// One cycle: a frame and the runs that it marks.
 #[derive(Debug)]
-pub(super) struct Cycle {
-    pub(super) sequence: FrameSequence,
-    /// The mark that its frame carries.
-    pub(super) mark: FrameSequence,
-    pub(super) content: Content,
-    /// Logs with new records, and how far these go.
-    pub(super) touched: Vec<(LogIndex, Offset)>,
-    pub(super) trimmed: Vec<(TopicPartition, Offset)>,
-    /// Data files that it wrote to, one entry a run.
-    pub(super) files: Vec<FileId>,
-    /// Files that the flush has to be called on.
-    pub(super) flush_files: BTreeSet<File>,
-    /// Not complete yet.
-    writes_left: u32,
-}
-
-/// Whether a frame says anything but how far the journal is flushed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Content {
-    Entries,
-    MarkOnly,
-}
-
-#[derive(Debug)]
-struct Write {
-    cycle: FrameSequence,
-    file: File,
+struct BuiltRun {
+    file: FileId,
+    io: File,
+    flush: PlaceFlush,
     at: u64,
-    data: View,
+    view: View,
     buffer: BufferId,
 }
 
-#[derive(Debug)]
-struct Flush {
-    upto: FrameSequence,
-    left: u32,
-    fault: Option<Fault>,
-}
-
-/// What became of a write that has ended.
-#[derive(Debug)]
-pub(super) enum WriteEnd {
-    /// It goes on from where it stopped.
-    Continued,
-    /// It is complete; the buffer is not needed for it any more.
-    Complete(BufferId),
-    /// It has failed: the outcome of its cycle and of every later one is unknown.
-    Failed(BufferId, Fault),
+/// A part of a run.
+#[derive(Clone, Debug)]
+enum Piece {
+    Small(ExtentPlace),
+    Fresh(Range<usize>),
 }
 
 impl Logs {
@@ -184,61 +134,61 @@ impl Logs {
     /// Builds the next cycle and submits its writes. `room` is the largest frame that the ring has a place for.
     /// Returns whether there was anything to build.
     pub(super) fn build_cycle(&mut self, room: usize, content: Content, ops: &mut Vec<Op>) -> bool {
-        let mut draft = Draft { room, ..Draft::default() };
-        self.draft_departures(&mut draft);
+        let mut building = Building { room, ..Building::default() };
+        self.add_departures(&mut building);
         // What is new has at least half of the frame.
         let share = if self.dirty.is_empty() { room } else { room / 2 };
-        self.draft_old_frames(&mut draft, share);
-        self.draft_all_pending(&mut draft);
-        if draft.items.is_empty() && content == Content::Entries {
+        self.add_old_frames(&mut building, share);
+        self.add_all_pending(&mut building);
+        if building.items.is_empty() && content == Content::Entries {
             return false;
         }
         let sequence = self.journal.next_sequence();
         let mark = self.journal.flushed();
-        let (view, at, buffer) = self.place_frame(&draft);
-        for index in draft.items.iter().filter_map(Item::log_with_small) {
+        let (view, at, buffer) = self.finish_frame(&building);
+        for index in building.items.iter().filter_map(Item::log_with_small) {
             self.note_age(index);
         }
         let (ring_file, ring_at) = self.journal.file_of(at);
-        let own_flush = draft.runs.iter().filter(|run| run.flush == PlaceFlush::Own).map(|run| run.io);
+        let own_flush = building.runs.iter().filter(|run| run.flush == PlaceFlush::Own).map(|run| run.io);
         let cycle = Cycle {
             sequence,
             mark,
             content,
-            touched: draft.touched,
-            trimmed: draft.trimmed,
-            files: draft.runs.iter().map(|run| run.file).collect(),
+            touched: building.touched,
+            trimmed: building.trimmed,
+            files: building.runs.iter().map(|run| run.file).collect(),
             flush_files: own_flush.chain([ring_file]).collect(),
             writes_left: 0,
         };
         self.counts.cycles += 1;
         self.counts.bytes_journal += view.len() as u64;
         self.cycles.begin(cycle);
-        for run in draft.runs {
+        for run in building.runs {
             self.counts.bytes_data_files += run.view.len() as u64;
-            self.cycles.write(run.io, run.at, run.view, run.buffer, ops);
+            ops.push(self.cycles.write(run.io, run.at, run.view, run.buffer));
         }
-        self.cycles.write(ring_file, ring_at, view, buffer, ops);
+        ops.push(self.cycles.write(ring_file, ring_at, view, buffer));
         true
     }
 
     /// What is pending, oldest log first, as far as the frame has room for it or its marks.
-    fn draft_all_pending(&mut self, draft: &mut Draft) {
+    fn add_all_pending(&mut self, building: &mut Building) {
         let mut left = VecDeque::new();
-        let ordinary = self.ordinary_room(draft.room);
+        let ordinary = self.ordinary_room(building.room);
         while let Some(index) = self.dirty.pop_front() {
             let Some(log) = self.logs[index.0 as usize].as_deref() else { continue };
             if log.pending.is_empty() {
                 continue;
             }
             // The ring's reserve is not for what clients produce.
-            let full = draft.room;
-            draft.room = if log.id.topic.is_internal() { full } else { ordinary };
-            self.draft_pending(index, draft);
-            draft.room = full;
+            let full = building.room;
+            building.room = if log.id.topic.is_internal() { full } else { ordinary };
+            self.add_pending(index, building);
+            building.room = full;
             let log = self.log(index);
             if log.pending_placed > 0 {
-                draft.touched.push((index, log.pending[log.pending_placed - 1].end()));
+                building.touched.push((index, log.pending[log.pending_placed - 1].end()));
             }
             if log.pending_placed < log.pending.len() {
                 left.push_back(index);
@@ -248,14 +198,14 @@ impl Logs {
     }
 
     /// What a log has pending: into its data file if that is worth it and a file is ready, else into the frame.
-    fn draft_pending(&mut self, index: LogIndex, draft: &mut Draft) {
+    fn add_pending(&mut self, index: LogIndex, building: &mut Building) {
         let log = self.log(index);
         let direct = log.pending_bytes >= self.limits.direct_min_bytes
             || log.small_bytes + log.pending_bytes >= self.limits.settle_bytes;
         // What is being carried goes before everything else of the log.
         let carried = log.aged.is_none() && !log.small.is_empty();
         if direct && !carried {
-            self.place_runs(index, Purpose::Direct, draft);
+            self.add_runs(index, Purpose::Direct, building);
         }
         // Large data takes the way through the ring only while that leaves room for what is small; else it waits for a file.
         let may_wait = direct && self.segments.full().is_none();
@@ -264,24 +214,149 @@ impl Logs {
         for range in extents_of(&log.pending, log.pending_placed, self.limits.extent_bytes_max) {
             let bytes: usize = log.pending[range.clone()].iter().map(|p| p.len).sum();
             let cost = entry_bytes(EXTENT_HEADER_BYTES + bytes);
-            if !draft.fits(cost) || (may_wait && self.small_bytes + draft.entry_bytes > small_max) {
+            if !building.fits(cost) || (may_wait && self.small_bytes + building.entry_bytes > small_max) {
                 return;
             }
             log.pending_placed = range.end;
-            draft.push(Item::Fresh(index, range), cost);
+            building.push(Item::Fresh(index, range), cost);
         }
     }
 
+    /// Writes runs of a log's small extents and pending batches, as far as there are places for them.
+    pub(super) fn add_runs(&mut self, index: LogIndex, purpose: Purpose, building: &mut Building) {
+        let log = self.log(index);
+        let (id, segment_bytes) = (log.id, log.options.segment_bytes);
+        let fresh = extents_of(&log.pending, log.pending_placed, self.limits.extent_bytes_max);
+        let pieces: Vec<Piece> =
+            log.small.iter().map(|e| Piece::Small(*e)).chain(fresh.into_iter().map(Piece::Fresh)).collect();
+        let mut rest = &pieces[..];
+        while !rest.is_empty() {
+            let (count, bytes) = self.run_of(index, rest);
+            let (run, rest_of) = rest.split_at(count);
+            let notes = match run.last() {
+                Some(Piece::Fresh(range)) => range.end - self.log(index).pending_placed,
+                Some(Piece::Small(_)) | None => 0,
+            };
+            if !building.fits(ASSIGN_BYTES + run_mark_bytes(notes))
+                || building.run_bytes >= 2 * self.limits.frame_bytes_max
+            {
+                break;
+            }
+            let base = self.base_of(index, &run[0]);
+            let Some(place) = self.segments.place(id, base, bytes as u32, segment_bytes, purpose) else {
+                break;
+            };
+            self.add_run(index, run, bytes, place, building);
+            rest = rest_of;
+        }
+        self.note_age(index);
+    }
+
+    /// How many of `pieces` one run takes, and its bytes.
+    fn run_of(&self, index: LogIndex, pieces: &[Piece]) -> (usize, usize) {
+        let log = self.log(index);
+        let mut extent_bytes = 0;
+        let mut count = 0;
+        for piece in pieces {
+            let more = match piece {
+                Piece::Small(place) => place.bytes as usize,
+                Piece::Fresh(range) => {
+                    EXTENT_HEADER_BYTES + log.pending[range.clone()].iter().map(|p| p.len).sum::<usize>()
+                }
+            };
+            if count > 0 && run_bytes(extent_bytes + more) > self.limits.run_bytes_max {
+                break;
+            }
+            extent_bytes += more;
+            count += 1;
+        }
+        (count, run_bytes(extent_bytes))
+    }
+
+    fn base_of(&self, index: LogIndex, piece: &Piece) -> Offset {
+        match piece {
+            Piece::Small(place) => Offset(place.base),
+            Piece::Fresh(range) => self.log(index).pending[range.start].base,
+        }
+    }
+
+    /// Lays out one run, and lets the log's state and tail follow.
+    fn add_run(
+        &mut self,
+        index: LogIndex,
+        pieces: &[Piece],
+        bytes: usize,
+        place: Place,
+        building: &mut Building,
+    ) {
+        let sequence = self.journal.next_sequence();
+        let epoch = self.leader_epoch();
+        let mut buffer = Buffer::for_filling(bytes);
+        let log = self.logs[index.0 as usize].as_deref_mut().expect("a log with pieces exists");
+        let memory = buffer.memory_mut();
+        let mut at = RUN_HEADER_BYTES;
+        let mut extents = Vec::with_capacity(pieces.len());
+        let mut producers = Vec::new();
+        for piece in pieces {
+            let header = match piece {
+                Piece::Small(small) => {
+                    let source = log.tail.extent(Offset(small.base)).expect("small extents are in the tail");
+                    memory[at..at + small.bytes as usize].copy_from_slice(&source.view);
+                    source.header
+                }
+                Piece::Fresh(range) => {
+                    let batches = &log.pending[range.clone()];
+                    producers.extend(batches.iter().filter_map(Pending::note));
+                    fill_extent(&mut memory[at..], log, range.clone(), epoch, &self.staging)
+                }
+            };
+            extents.push((at, header));
+            at += header.total_bytes();
+        }
+        let header = run_header(self.journal.identity().cluster, &place, &extents, bytes);
+        let crc = header.finish(&mut memory[..bytes], at);
+        buffer.set_filled(bytes);
+        let (capacity, view) = (buffer.capacity(), buffer.freeze());
+        let buffer = self.memory.charge(capacity);
+        for ((at, header), piece) in extents.into_iter().zip(pieces) {
+            let view = view.slice(at..at + header.total_bytes());
+            match piece {
+                Piece::Small(_) => log.tail.replace(header.base, view, buffer, &mut self.memory),
+                Piece::Fresh(_) => log.tail.push(TailExtent { header, view, buffer }, &mut self.memory),
+            }
+        }
+        let mark = mark_of(&header, place.at, crc, producers);
+        let small_before = (log.small_bytes, log.small.len());
+        log.settle(&mark).expect("a run continues its log");
+        self.small_bytes -= small_before.0 - log.small_bytes;
+        self.small_count -= small_before.1 - log.small.len();
+        if let Some(Piece::Fresh(range)) = pieces.last() {
+            log.pending_placed = range.end;
+        }
+        self.counts.runs += 1;
+        self.memory.settled(Settled { log: index, upto: mark.end, cycle: sequence });
+        if let Some(assign) = place.assign {
+            self.segments.apply_assign(&assign).expect("the table chose the file itself");
+            building.push(Item::Entry(Entry::Assign(assign)), ASSIGN_BYTES);
+        }
+        self.segments.apply_run(&mark).expect("the table chose the place itself");
+        let cost = run_mark_bytes(mark.producers.len());
+        building.push(Item::Entry(Entry::Run(mark)), cost);
+        let (file, io, flush, at) = (place.file, place.io, place.flush, place.at);
+        building.run_bytes += bytes;
+        building.runs.push(BuiltRun { file, io, flush, at, view, buffer });
+    }
+
     /// Lays out the frame, and lets state and tails follow. Returns it with its place in the ring.
-    fn place_frame(&mut self, draft: &Draft) -> (View, u64, BufferId) {
-        let bytes = frame_bytes(draft.entry_bytes);
+    fn finish_frame(&mut self, building: &Building) -> (View, u64, BufferId) {
+        let bytes = frame_bytes(building.entry_bytes);
         let frame_at = self.journal.place(bytes).expect("the room was asked for before");
         let sequence = self.journal.next_sequence();
         let epoch = self.leader_epoch();
         let mut buffer = Buffer::for_filling(bytes);
         let mut builder = FrameBuilder::new(buffer.memory_mut());
         let mut placed = Vec::new();
-        for item in &draft.items {
+        for item in &building.items {
             match item {
                 Item::Entry(entry) => {
                     builder.push(entry);
@@ -302,7 +377,7 @@ impl Logs {
             }
         }
         let (used, hash) = builder.finish(self.journal.header());
-        assert_eq!(used, bytes, "the draft knows the frame's length");
+        assert_eq!(used, bytes, "the building knows the frame's length");
         buffer.set_filled(bytes);
         let (capacity, view) = (buffer.capacity(), buffer.freeze());
         let buffer = self.memory.charge(capacity);
@@ -331,8 +406,8 @@ impl Logs {
                 }
             }
         }
-        for (index, _) in &draft.touched {
-            self.place_pending(*index);
+        for (index, _) in &building.touched {
+            self.pending_placed(*index);
         }
         let laps = self.journal.laps();
         self.journal.took(frame_at, bytes, hash);
@@ -344,7 +419,7 @@ impl Logs {
     }
 
     /// The pending batches that are part of the cycle leave the queue.
-    fn place_pending(&mut self, index: LogIndex) {
+    fn pending_placed(&mut self, index: LogIndex) {
         let log = self.logs[index.0 as usize].as_deref_mut().expect("a log with pending batches exists");
         let mut pending = std::mem::take(&mut log.pending);
         for placed in pending.drain(..std::mem::take(&mut log.pending_placed)) {
@@ -356,15 +431,15 @@ impl Logs {
     }
 
     pub(super) fn on_written(&mut self, tag: Tag, result: Result<usize, Fault>, ops: &mut Vec<Op>) {
-        match self.cycles.on_written(tag, result, ops) {
-            WriteEnd::Continued => {}
+        match self.cycles.write_ended(tag, result) {
+            WriteEnd::GoesOn(op) => ops.push(op),
             WriteEnd::Complete(buffer) => self.memory.release(buffer),
             WriteEnd::Failed(buffer, fault) => {
                 self.memory.release(buffer);
                 self.fail(fault);
             }
         }
-        while let Some(cycle) = self.cycles.next_whole() {
+        while let Some(cycle) = self.cycles.take_whole() {
             for (index, end) in &cycle.touched {
                 let Some(log) = self.logs[index.0 as usize].as_deref_mut() else { continue };
                 log.written = log.written.max(*end);
@@ -390,18 +465,18 @@ impl Logs {
         } else {
             FlushWanted::ForEntries
         };
-        if self.cycles.flush_if_due(wanted, ops) {
-            self.counts.flushes += 1;
-        }
+        let flush = self.cycles.flush(wanted);
+        self.counts.flushes += u64::from(!flush.is_empty());
+        ops.extend(flush);
     }
 
     pub(super) fn on_flushed(&mut self, now: Now, result: Result<(), Fault>, ops: &mut Vec<Op>) {
-        match self.cycles.on_flushed(result) {
+        match self.cycles.flush_ended(result) {
             None => {}
             Some(Err(fault)) => self.fail(fault),
             Some(Ok(upto)) => {
                 self.journal.flushed_upto(upto);
-                while let Some(cycle) = self.cycles.pop_flushed(upto) {
+                while let Some(cycle) = self.cycles.take_flushed(upto) {
                     self.release(now, cycle);
                 }
                 self.checkpoints.on_frames_flushed(upto, ops);
@@ -434,8 +509,52 @@ impl Logs {
     }
 }
 
+/// The header of a run of these extents.
+fn run_header(
+    cluster: ClusterId,
+    place: &Place,
+    extents: &[(usize, ExtentHeader)],
+    bytes: usize,
+) -> RunHeader {
+    let (first, last) = (extents[0].1, extents[extents.len() - 1].1);
+    RunHeader {
+        cluster,
+        file: place.file,
+        generation: place.generation,
+        sequence: place.run_sequence,
+        previous_crc: place.previous_crc,
+        log: first.log,
+        base: first.base,
+        end: last.end,
+        bytes: bytes as u32,
+        extents: extents.len() as u32,
+        append_first_ms: first.append_time_ms,
+        append_last_ms: last.append_time_ms,
+        max_timestamp_ms: extents.iter().map(|(_, h)| h.max_timestamp_ms).max().unwrap_or(i64::MIN),
+    }
+}
+
+/// What the journal says about a run.
+fn mark_of(header: &RunHeader, at: u64, crc: u32, producers: Vec<ProducerNote>) -> RunMark {
+    RunMark {
+        log: header.log,
+        base: header.base,
+        end: header.end,
+        file: header.file,
+        generation: header.generation,
+        at,
+        bytes: header.bytes,
+        crc,
+        run_sequence: header.sequence,
+        append_first_ms: header.append_first_ms,
+        append_last_ms: header.append_last_ms,
+        max_timestamp_ms: header.max_timestamp_ms,
+        producers,
+    }
+}
+
 /// Cuts pending batches from the `from`th on into extents.
-pub(super) fn extents_of(pending: &[Pending], from: usize, extent_bytes_max: usize) -> Vec<Range<usize>> {
+fn extents_of(pending: &[Pending], from: usize, extent_bytes_max: usize) -> Vec<Range<usize>> {
     let mut extents = Vec::new();
     let (mut start, mut bytes) = (from, 0);
     for (i, batch) in pending.iter().enumerate().skip(from) {
@@ -454,7 +573,7 @@ pub(super) fn extents_of(pending: &[Pending], from: usize, extent_bytes_max: usi
 
 /// The one copy of batches from where they were received to where they go to disk from, with their final offset, epoch and
 /// time.
-pub(super) fn fill_extent(
+fn fill_extent(
     out: &mut [u8],
     log: &Log,
     range: Range<usize>,
@@ -498,7 +617,7 @@ pub(super) fn fill_extent(
     header
 }
 
-impl Draft {
+impl Building {
     /// Whether an entry, or several, of so many bytes together still fit the frame.
     pub(super) fn fits(&self, entry_bytes: usize) -> bool {
         frame_bytes(self.entry_bytes + entry_bytes) <= self.room
@@ -517,178 +636,4 @@ impl Item {
             Item::Fresh(index, _) | Item::Carried(index, _) => Some(*index),
         }
     }
-}
-
-impl Cycles {
-    /// Cycles that are not flushed.
-    pub(super) fn len(&self) -> usize {
-        self.in_flight.len()
-    }
-
-    /// Cycles that still write.
-    pub(super) fn writing(&self) -> usize {
-        self.in_flight.len() - self.whole
-    }
-
-    /// Whether no op is under way.
-    pub(super) fn is_quiet(&self) -> bool {
-        self.writes.is_empty() && self.flush.is_none()
-    }
-
-    /// Whether some cycle in flight holds more than a mark.
-    pub(super) fn has_entries(&self) -> bool {
-        self.in_flight.iter().any(|c| c.content == Content::Entries)
-    }
-
-    /// Adds the next cycle, whose writes follow by [`Cycles::write`].
-    pub(super) fn begin(&mut self, cycle: Cycle) {
-        if let Some(last) = self.in_flight.back() {
-            assert_eq!(last.sequence.0 + 1, cycle.sequence.0, "cycles rise without a gap");
-        }
-        self.in_flight.push_back(cycle);
-    }
-
-    /// Submits a write of the newest cycle; the buffer is held until it ends.
-    pub(super) fn write(&mut self, file: File, at: u64, data: View, buffer: BufferId, ops: &mut Vec<Op>) {
-        let cycle = self.in_flight.back_mut().expect("a cycle has begun");
-        cycle.writes_left += 1;
-        let write = Write { cycle: cycle.sequence, file, at, data, buffer };
-        self.submit(write, ops);
-    }
-
-    fn submit(&mut self, write: Write, ops: &mut Vec<Op>) {
-        let number = self.next_tag;
-        self.next_tag += 1;
-        ops.push(Op::Write {
-            file: write.file,
-            at: write.at,
-            data: write.data.clone(),
-            tag: Tag(TAGS | number),
-        });
-        self.writes.insert(number, write);
-    }
-
-    /// A write has ended. One that stopped short goes on from the last whole block, before any flush.
-    pub(super) fn on_written(
-        &mut self,
-        tag: Tag,
-        result: Result<usize, Fault>,
-        ops: &mut Vec<Op>,
-    ) -> WriteEnd {
-        let write = self.writes.remove(&(tag.0 & !TAGS)).expect("every write ends once");
-        let done = match result {
-            Ok(bytes) if bytes >= write.data.len() => {
-                let cycle = self.in_flight.iter_mut().find(|c| c.sequence == write.cycle);
-                cycle.expect("a cycle that writes is in flight").writes_left -= 1;
-                return WriteEnd::Complete(write.buffer);
-            }
-            Ok(bytes) if bytes >= BLOCK => bytes / BLOCK * BLOCK,
-            Ok(bytes) => {
-                let fault = Fault {
-                    what: format!("write of {} bytes that wrote {bytes}", write.data.len()),
-                    errno: EIO,
-                };
-                return self.failed(write, fault);
-            }
-            Err(fault) => return self.failed(write, fault),
-        };
-        let rest = write.data.slice(done..write.data.len());
-        self.submit(Write { at: write.at + done as u64, data: rest, ..write }, ops);
-        WriteEnd::Continued
-    }
-
-    fn failed(&mut self, write: Write, fault: Fault) -> WriteEnd {
-        self.fail_from(write.cycle);
-        WriteEnd::Failed(write.buffer, fault)
-    }
-
-    /// No flush of this cycle or a later one is submitted any more.
-    pub(super) fn fail_from(&mut self, cycle: FrameSequence) {
-        self.failed_from = Some(self.failed_from.map_or(cycle, |f| f.min(cycle)));
-    }
-
-    /// The next cycle in order whose writes have all completed since it was last asked; it counts as whole from now on.
-    pub(super) fn next_whole(&mut self) -> Option<&Cycle> {
-        let cycle = self.in_flight.get(self.whole)?;
-        let failed = self.failed_from.is_some_and(|f| cycle.sequence >= f);
-        if cycle.writes_left > 0 || failed {
-            return None;
-        }
-        self.whole += 1;
-        self.in_flight.get(self.whole - 1)
-    }
-
-    /// Submits the flush of all whole cycles, if there is one to submit and none is under way. `wanted` says whether cycles
-    /// that hold a mark alone are worth it.
-    pub(super) fn flush_if_due(&mut self, wanted: FlushWanted, ops: &mut Vec<Op>) -> bool {
-        let failed_from = self.failed_from.unwrap_or(FrameSequence(u64::MAX));
-        let whole = self.in_flight.iter().take(self.whole).take_while(|c| c.sequence < failed_from);
-        let worth = match wanted {
-            FlushWanted::ForEntries => whole.clone().any(|c| c.content == Content::Entries),
-            FlushWanted::ForMarks => whole.clone().next().is_some(),
-        };
-        if self.flush.is_some() || !worth {
-            return false;
-        }
-        let files: BTreeSet<File> = whole.clone().flat_map(|c| c.flush_files.iter().copied()).collect();
-        let upto = whole.last().expect("some cycle is whole").sequence;
-        for file in &files {
-            ops.push(Op::Flush { file: *file, tag: Tag(TAGS | self.next_tag) });
-        }
-        self.next_tag += 1;
-        self.flush = Some(Flush { upto, left: files.len() as u32, fault: None });
-        true
-    }
-
-    /// A flush has ended. Once all of its files are done: how far everything is flushed, or what failed.
-    pub(super) fn on_flushed(&mut self, result: Result<(), Fault>) -> Option<Result<FrameSequence, Fault>> {
-        let flush = self.flush.as_mut().expect("a flush is under way");
-        flush.left -= 1;
-        if let Err(fault) = result {
-            flush.fault.get_or_insert(fault);
-        }
-        if flush.left > 0 {
-            return None;
-        }
-        let flush = self.flush.take().expect("it was just there");
-        Some(match flush.fault {
-            None => Ok(flush.upto),
-            Some(fault) => {
-                let first = self.in_flight.front().expect("a flush covers a cycle").sequence;
-                self.fail_from(first);
-                Err(fault)
-            }
-        })
-    }
-
-    /// Takes out the oldest cycle, if a flush up to `upto` has covered it.
-    pub(super) fn pop_flushed(&mut self, upto: FrameSequence) -> Option<Cycle> {
-        let cycle = self.in_flight.pop_front_if(|c| c.sequence <= upto)?;
-        self.whole -= 1;
-        Some(cycle)
-    }
-
-    /// Whether everything that can still be flushed has been.
-    pub(super) fn is_settled_after_failure(&self) -> bool {
-        let failed_from = self.failed_from.unwrap_or(FrameSequence(0));
-        self.flush.is_none() && self.in_flight.front().is_none_or(|c| c.sequence >= failed_from)
-    }
-
-    pub(super) fn check(&self) {
-        assert!(self.whole <= self.in_flight.len());
-        let whole = self.in_flight.iter().take(self.whole);
-        assert!(whole.clone().all(|c| c.writes_left == 0));
-        if let (Some(flush), Some(last)) = (&self.flush, whole.clone().next_back()) {
-            assert!(flush.upto <= last.sequence, "a flush covers whole cycles only");
-        }
-    }
-}
-
-/// What a flush is wanted for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FlushWanted {
-    /// Somebody waits for entries.
-    ForEntries,
-    /// A mark has waited long enough, or a checkpoint or a stop needs it.
-    ForMarks,
 }

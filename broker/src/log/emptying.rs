@@ -6,7 +6,7 @@ use tidegate_protocol::disk::frame::frame_bytes;
 use tidegate_protocol::ids::{Offset, TopicPartition};
 
 use super::answer::{Outcome, TrimRefused};
-use super::cycle::{Draft, Item};
+use super::cycle::{Building, Item};
 use super::segment::Purpose;
 use super::state::LogIndex;
 use super::{Condition, Departure, Logs};
@@ -45,7 +45,7 @@ impl Logs {
     }
 
     /// Trims and removals: a start, and the files that lie wholly below it.
-    pub(super) fn draft_departures(&mut self, draft: &mut Draft) {
+    pub(super) fn add_departures(&mut self, building: &mut Building) {
         let sequence = self.journal.next_sequence();
         while let Some(departure) = self.departures.front().copied() {
             let (Departure::Trim { log: index, .. } | Departure::Remove { log: index }) = departure;
@@ -57,13 +57,13 @@ impl Logs {
                 Departure::Trim { start, .. } => self.segments.below(id, start),
                 Departure::Remove { .. } => self.segments.all_of(id),
             };
-            if !draft.fits(START_BYTES + frees.len() * FREE_BYTES) {
+            if !building.fits(START_BYTES + frees.len() * FREE_BYTES) {
                 return;
             }
             self.departures.pop_front();
             let offset = match departure {
                 Departure::Trim { start, .. } => {
-                    draft.trimmed.push((id, start));
+                    building.trimmed.push((id, start));
                     self.apply_trim(index, start);
                     start
                 }
@@ -72,10 +72,10 @@ impl Logs {
                     Start::REMOVED
                 }
             };
-            draft.push(Item::Entry(Entry::Start(Start { log: id, offset })), START_BYTES);
+            building.push(Item::Entry(Entry::Start(Start { log: id, offset })), START_BYTES);
             for free in frees {
                 self.segments.apply_free(sequence, &free).expect("the table named the file itself");
-                draft.push(Item::Entry(Entry::Free(free)), FREE_BYTES);
+                building.push(Item::Entry(Entry::Free(free)), FREE_BYTES);
             }
         }
     }
@@ -91,31 +91,31 @@ impl Logs {
     }
 
     /// Empties old frames: large logs are settled, small ones carried, oldest first.
-    pub(super) fn draft_old_frames(&mut self, draft: &mut Draft, share: usize) {
+    pub(super) fn add_old_frames(&mut self, building: &mut Building, share: usize) {
         const LOGS_MAX: usize = 1024;
         let oldest: Vec<LogIndex> = self.aging.iter().take(LOGS_MAX).map(|(_, index)| *index).collect();
         for index in oldest {
             let Some(urgency) = self.urgency(index) else { return };
             let log = self.log(index);
             if urgency == Urgency::Settle || log.small_bytes + log.pending_bytes >= self.settle_threshold() {
-                self.place_runs(index, Purpose::Settling, draft);
+                self.add_runs(index, Purpose::Settling, building);
             }
             let log = self.log(index);
             let carry_cost: usize = log.small.iter().map(|e| entry_bytes(e.bytes as usize)).sum();
-            let fits = frame_bytes(draft.entry_bytes + carry_cost) <= share;
+            let fits = frame_bytes(building.entry_bytes + carry_cost) <= share;
             if urgency == Urgency::Move && carry_cost > 0 && fits {
-                self.draft_carried(index, draft);
+                self.add_carried(index, building);
             }
         }
     }
 
     /// Copies what is still small of a log into this frame.
-    fn draft_carried(&mut self, index: LogIndex, draft: &mut Draft) {
+    fn add_carried(&mut self, index: LogIndex, building: &mut Building) {
         let places: Vec<ExtentPlace> = self.log(index).small.iter().copied().collect();
         self.remove_age(index);
         for place in places {
             let bytes = place.bytes as usize;
-            draft.push(Item::Carried(index, Offset(place.base)), entry_bytes(bytes));
+            building.push(Item::Carried(index, Offset(place.base)), entry_bytes(bytes));
             self.carried_in_lap += bytes as u64;
         }
     }

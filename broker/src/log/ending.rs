@@ -1,13 +1,13 @@
 //! How a shard's logs come to their end: by a stop, or by a fault of the drive.
 
-use tidegate_reactor::op::{Fault, Now, Op};
+use tidegate_reactor::op::Fault;
 
 use super::answer::Outcome;
 use super::{Condition, Logs};
 
 impl Logs {
     /// Writes, flushes and checkpoints what there is, and takes no more appends.
-    pub fn stop(&mut self, _now: Now, _ops: &mut Vec<Op>) {
+    pub fn stop(&mut self) {
         if matches!(self.condition, Condition::Serving) {
             // Files are made until nothing waits for them any more.
             self.condition = Condition::Stopping;

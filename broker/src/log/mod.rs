@@ -4,9 +4,9 @@
 //! together, `on_event` learns what the drive did, and outcomes say what follows for those who wait. Before the first
 //! turn `Logs::open` recovers over blocking disk access.
 //!
-//! Reading order: this file (what there is), `append` (a batch gets its place), `cycle` (it is written and flushed) with `runs`
-//! (large data), [`reader`] (it is read again) with `recent` (the tail in memory). Then what serves these: `state` (one log, live
-//! and in replay), [`journal`] (the ring), [`segment`] (the data files), `emptying`, `room`, `quiet`, `checkpoint`, `catalog`,
+//! Reading order: this file (what there is), `append` (a batch gets its place), `cycle` (it is written and flushed) with
+//! `flight` (its memory), [`reader`] (it is read again) with `recent` (the tail in memory). Then what serves these: `state` (one log,
+//! live and in replay), [`journal`] (the ring), [`segment`] (the data files), `emptying`, `room`, `quiet`, `checkpoint`, `catalog`,
 //! `ending`; at last [`recover`] (the decision table) over `scan`, and [`reshard`].
 
 pub mod answer;
@@ -17,6 +17,7 @@ mod cycle;
 mod emptying;
 mod ending;
 mod file_table;
+mod flight;
 pub mod flush_rule;
 mod handles;
 mod index;
@@ -29,8 +30,6 @@ pub mod recover;
 pub mod reshard;
 mod retention;
 mod room;
-mod run_scan;
-mod runs;
 mod scan;
 pub mod segment;
 mod state;
@@ -50,7 +49,7 @@ pub use self::answer::{
 };
 use self::append::Staging;
 use self::checkpoint::Checkpoints;
-use self::cycle::Cycles;
+use self::flight::Cycles;
 use self::flush_rule::FlushRule;
 use self::journal::{Journal, SLOTS, ring_file, ring_path, slot_file, slot_path};
 use self::quiet::{QUIET_TIMER, Quiet};
@@ -62,7 +61,7 @@ use self::state::{Log, LogIndex};
 use crate::limits::Limits;
 
 /// The upper 16 bits of the numbers of files and of the tags of ops, by owner.
-const JOURNAL: u64 = 0x0100;
+const CYCLE: u64 = 0x0100;
 const CHECKPOINT: u64 = 0x0101;
 const DATA_FILES: u64 = 0x0102;
 const DATA_FILE_TIMERS: u64 = 0x0105;
@@ -295,14 +294,14 @@ impl Logs {
     /// Takes in what the drive did.
     pub fn on_event(&mut self, now: Now, event: Event, ops: &mut Vec<Op>) {
         match event {
-            Event::Opened { file, result } if matches!(file.0 >> 48, JOURNAL | CHECKPOINT) => {
+            Event::Opened { file, result } if matches!(file.0 >> 48, CYCLE | CHECKPOINT) => {
                 self.opening -= 1;
                 if let Err(fault) = result {
                     self.fail(fault);
                 }
             }
-            Event::Written { tag, result, .. } if tag.0 >> 48 == JOURNAL => self.on_written(tag, result, ops),
-            Event::Flushed { tag, result, .. } if tag.0 >> 48 == JOURNAL => self.on_flushed(now, result, ops),
+            Event::Written { tag, result, .. } if tag.0 >> 48 == CYCLE => self.on_written(tag, result, ops),
+            Event::Flushed { tag, result, .. } if tag.0 >> 48 == CYCLE => self.on_flushed(now, result, ops),
             Event::Written { tag, result, .. } if tag.0 >> 48 == CHECKPOINT => {
                 if let Err(fault) = self.checkpoints.on_written(result, ops) {
                     self.fail(fault);

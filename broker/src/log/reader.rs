@@ -1,8 +1,8 @@
 //! Reads: whole batches, from memory (`recent`) or from data files. `search` finds offsets by time.
 //!
-//! A cold read finds its segment, then its run in the index (hopping over run headers that are not known yet), then reads a
-//! block-aligned piece and checks every header, owner, generation and checksum in it before a byte is handed out. Reads
-//! beyond [`FileLimits::reads_max`] wait their turn; beyond [`FileLimits::reads_waiting_max`] they are refused.
+//! A cold read is put into a queue; `pump` submits it. It finds its segment, then its run in the index (hopping over run headers
+//! that are not known yet), then reads a block-aligned piece and checks every header, owner, generation and checksum in it before
+//! a byte is handed out. Reads beyond [`FileLimits::reads_max`] wait their turn; beyond [`FileLimits::reads_waiting_max`] they are refused.
 
 mod search;
 
@@ -12,6 +12,7 @@ use tidegate_protocol::batch::Batches;
 use tidegate_protocol::crc;
 use tidegate_protocol::disk::BLOCK;
 use tidegate_protocol::disk::run::RunHeader;
+use tidegate_protocol::disk::run_scan::{Cursor, RunOwner, Scan, Step};
 use tidegate_protocol::extent::ExtentHeader;
 use tidegate_protocol::ids::{ClusterId, FileId, Generation, Offset, TopicPartition};
 use tidegate_reactor::buffer::{Buffer, View};
@@ -21,7 +22,6 @@ use super::Logs;
 use super::answer::{Found, Outcome, ReadBatches, ReadRefused, ReadStart};
 use super::file_table::Segment;
 use super::index::{Answer, Entry};
-use super::run_scan::{Cursor, RunOwner, Scan, Step};
 use super::segment::Segments;
 use crate::limits::FileLimits;
 
@@ -109,14 +109,7 @@ enum Plan {
 impl Logs {
     /// Reads whole batches: the first is the one that holds `from`, none begins at or above `upto`, and all but the first
     /// fit `bytes_max`.
-    pub fn read(
-        &mut self,
-        log: TopicPartition,
-        from: Offset,
-        upto: Offset,
-        bytes_max: usize,
-        _ops: &mut Vec<Op>,
-    ) -> ReadStart {
+    pub fn read(&mut self, log: TopicPartition, from: Offset, upto: Offset, bytes_max: usize) -> ReadStart {
         let Some(log) = self.by_id.get(&log).and_then(|i| self.logs[i.0 as usize].as_deref()) else {
             return ReadStart::Refused(ReadRefused::UnknownLog);
         };
@@ -460,7 +453,7 @@ impl ColdReader {
         let mut found = None;
         let mut damage = None;
         loop {
-            match scan.next() {
+            match scan.step() {
                 Step::Extent(extent, payload) if extent.end > job.from && extent.base < job.upto => {
                     let payload = view.slice(payload);
                     let whole = crc::of(&payload) == extent.payload_crc;

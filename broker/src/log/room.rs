@@ -85,7 +85,7 @@ impl Logs {
         self.memory.used() > 2 * self.small_bytes + 2 * self.limits.frame_bytes_max
     }
 
-    /// Lets the oldest settled records leave memory while it is low.
+    /// Lets the oldest settled records leave memory while it holds more than the tail's share.
     pub(super) fn evict(&mut self) {
         while self.memory_used() > self.tail_share() {
             let Some(settled) = self.memory.next_evictable(self.journal.flushed()) else { return };

@@ -198,7 +198,7 @@ impl Bench {
             let from = self.logs.find_log(*log).and_then(|l| l.tail.base());
             let Some(mut from) = from else { continue };
             while from < positions.durable {
-                let read = self.logs.read(*log, from, positions.durable, 10_000, &mut Vec::new());
+                let read = self.logs.read(*log, from, positions.durable, 10_000);
                 let ReadStart::Ready(read) = read else { panic!("{log:?} at {from}: {read:?}") };
                 assert_eq!(read.first, from);
                 for view in &read.views {
@@ -446,7 +446,7 @@ fn a_quiet_shard_marks_its_last_flush_and_later_flushes_the_mark() {
 fn a_clean_stop_leaves_a_checkpoint_of_everything() {
     let mut bench = started(Bench::with_logs(LIMITS, 2));
     bench.append(log(1), batch(1, 100, BatchOrigin::NONE, 1)).expect("room");
-    bench.logs.stop(bench.drive.now(), &mut Vec::new());
+    bench.logs.stop();
     bench.settle();
     assert!(bench.logs.stopped());
     assert_eq!(bench.durable.get(&log(1)), Some(&Offset(1)));
@@ -611,7 +611,7 @@ fn a_quiet_shard_does_not_carry_for_ever_and_a_stop_ends() {
         }
     };
     quiet(&mut bench);
-    bench.logs.stop(bench.drive.now(), &mut Vec::new());
+    bench.logs.stop();
     bench.pump();
     quiet(&mut bench);
 }

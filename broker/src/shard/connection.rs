@@ -236,7 +236,7 @@ impl Shard {
         body_at: usize,
         ops: &mut Vec<Op>,
     ) -> Flow {
-        match self.routed(id, frame, bytes, body_at, ops) {
+        match self.dispatch(id, frame, bytes, body_at, ops) {
             Ok(flow) => flow,
             Err(refusal) => {
                 self.refuse(id, frame.correlation, frame.api_number, &refusal);
@@ -245,7 +245,7 @@ impl Shard {
         }
     }
 
-    fn routed(
+    fn dispatch(
         &mut self,
         id: ConnectionId,
         frame: &Frame<'_>,
@@ -421,17 +421,17 @@ impl Shard {
     }
 
     /// Puts one send under way for each connection that has something to say.
-    pub(super) fn connections_flush(&mut self, ops: &mut Vec<Op>) {
+    pub(super) fn connections_send(&mut self, ops: &mut Vec<Op>) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for id in dirty.drain(..) {
             let Some(connection) = self.connections.get_mut(&id) else { continue };
             connection.dirty = false;
-            self.connection_flush(id, ops);
+            self.connection_send(id, ops);
         }
         self.dirty = dirty;
     }
 
-    fn connection_flush(&mut self, id: ConnectionId, ops: &mut Vec<Op>) {
+    fn connection_send(&mut self, id: ConnectionId, ops: &mut Vec<Op>) {
         let views_max = self.limits.send_views_max;
         let connection = self.connection_mut(id);
         if connection.out.sending.is_some() || connection.stage == Stage::Closing {

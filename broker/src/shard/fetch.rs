@@ -13,7 +13,6 @@ use tidegate_protocol::api::subscribe::{
 };
 use tidegate_protocol::frame::Frame;
 use tidegate_protocol::ids::{Offset, TopicId, TopicPartition};
-use tidegate_reactor::op::Op;
 
 use super::connection::ConnectionId;
 use super::reply::Refusal;
@@ -152,16 +151,16 @@ impl Shard {
     }
 
     /// Serves readers in turn until nobody can be sent anything or the turn's share is used up.
-    pub(super) fn fetch_turn(&mut self, ops: &mut Vec<Op>) {
+    pub(super) fn fetch_turn(&mut self) {
         let mut budget = self.limits.turn_read_bytes_max as i64;
         while budget > 0 {
             let Some((id, share)) = self.ring.take_next() else { return };
-            budget -= self.fetch_positioned(id, share, ops);
+            budget -= self.fetch_positioned(id, share);
         }
     }
 
     /// A reader has its turn: it reads, or finds out what it lacks. Returns the bytes queued for it.
-    fn fetch_positioned(&mut self, id: ReaderId, share: i64, ops: &mut Vec<Op>) -> i64 {
+    fn fetch_positioned(&mut self, id: ReaderId, share: i64) -> i64 {
         let Some(reader) = self.readers.get_mut(&id) else { return 0 };
         debug_assert_eq!(reader.state, State::Queued);
         let (log, next) = (reader.log, reader.next);
@@ -184,7 +183,7 @@ impl Shard {
         let Some(connection_left) = self.connection_left(id) else { return 0 };
         let most = (credit_left.min(connection_left)).min(self.limits.read_bytes_max as u64);
         let bytes_max = usize::try_from(most).unwrap_or(usize::MAX).min(usize::try_from(share).unwrap_or(1));
-        match self.logs.read(log, next, upto, bytes_max, ops) {
+        match self.logs.read(log, next, upto, bytes_max) {
             ReadStart::Ready(batches) => self.fetch_read(id, batches, share),
             ReadStart::Pending(ticket) => {
                 self.reader_state(id, State::Reading);

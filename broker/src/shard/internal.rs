@@ -95,7 +95,7 @@ impl Shard {
                     self.internal_restored(log, ops)?;
                     break;
                 }
-                match self.logs.read(log, next, upto, READ_BYTES, ops) {
+                match self.logs.read(log, next, upto, READ_BYTES) {
                     ReadStart::Ready(batches) => self.internal_read(log, &batches)?,
                     ReadStart::Pending(ticket) => {
                         restore.reading = true;

@@ -2,7 +2,8 @@
 //!
 //! Nothing here waits, locks, reads a clock or makes a system call. A turn takes everything that has happened, in order;
 //! then readers are served, the logs put a cycle under way with all that was appended, credit is granted, and each connection
-//! that has something to say gets one send. So whatever came in together shares one cycle and one flush.
+//! that has something to say gets one send. So whatever came in together shares one cycle and one flush, as long as it fits a
+//! frame.
 //!
 //! Reading order: this file (what a shard has, and its turn), `connection` (bytes in, where a frame goes, frames out), `produce`
 //! and `fetch` (the two stories of the data path), `hello`, `outbound`, `credit`, `orders` (topics and producer ids), `offset`,
@@ -362,14 +363,14 @@ impl Shard {
             if let Some(cause) = self.failure.take() {
                 ops.push(Op::Report { letter: Box::new(Report::Failed { shard: self.me, cause }) });
             }
-            self.fetch_turn(ops);
+            self.fetch_turn();
             for id in std::mem::take(&mut self.resumable) {
                 self.connection_resume(id, ops);
             }
             self.connections_find_room(ops);
             stop = match self.phase {
                 Phase::Starting | Phase::Serving | Phase::Failed => Loop::Continue,
-                Phase::Draining | Phase::Flushing | Phase::Closing => self.stop_goes_on(ops),
+                Phase::Draining | Phase::Flushing | Phase::Closing => self.stop_goes_on(),
             };
             if self.phase != Phase::Closing {
                 // Once the logs have stopped, nothing of theirs is put under way again.
@@ -447,14 +448,14 @@ impl Shard {
     }
 
     /// The way to the end: what is under way ends, the logs flush and write their checkpoint, sockets are closed.
-    fn stop_goes_on(&mut self, ops: &mut Vec<Op>) -> Loop {
+    fn stop_goes_on(&mut self) -> Loop {
         let overdue = self.now.mono_ns >= self.stop_due_ns;
         if self.phase == Phase::Draining {
             let orders_idle = self.orders.as_ref().is_none_or(Orders::is_idle);
             let offsets_idle = self.offsets.values().all(offset::StoredOffsets::is_idle);
             let partitions_idle = self.partitions.values().all(|partition| partition.waiting() == 0);
             if (orders_idle && offsets_idle && partitions_idle) || overdue {
-                self.logs.stop(self.now, ops);
+                self.logs.stop();
                 self.phase = Phase::Flushing;
             }
         }
@@ -518,7 +519,7 @@ impl Turn for Shard {
         self.fetch_tick();
         let (unserved, stop) = self.work(ops);
         self.credit_grant();
-        self.connections_flush(ops);
+        self.connections_send(ops);
         self.timers(unserved, ops);
         stop
     }

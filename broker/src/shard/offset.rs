@@ -226,7 +226,7 @@ impl Shard {
             OffsetQuery::Latest => at(positions.committed),
             OffsetQuery::Stable => at(positions.stable),
             OffsetQuery::RecordTime(_) | OffsetQuery::AppendTime(_) => {
-                match self.logs.find(log, request.query, ops) {
+                match self.logs.find(log, request.query) {
                     FindStart::Ready(found) => Ok(found),
                     FindStart::Refused(refused) => Err(refused),
                     FindStart::Pending(ticket) => {

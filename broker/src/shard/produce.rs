@@ -3,8 +3,8 @@
 //! [`Shard::produce_refused`] (the caller's fault, or an ordinary state of the world) or [`Shard::produce_faulted`] (the
 //! drive's).
 //!
-//! The three ack levels are three values in one ordered queue of waiters for each log, so that replies to one partition leave
-//! in the order of the requests. What a reply says about durability comes out of [`Proof`], and only a flush makes the token
+//! The ack levels that wait are values in one ordered queue of waiters for each log, so that replies to one partition leave in the
+//! order of the requests; acks=0 waits for nothing. What a reply says about durability comes out of [`Proof`], and only a flush makes the token
 //! in it. With one replica, acks=all is met by the leader's own flush and says `disk`; a relaxed topic is answered from
 //! memory at acks=1 and acks=all alike and says `memory`.
 
@@ -265,12 +265,10 @@ impl Shard {
         let partition = self.partitions.get_mut(&log).expect("admitted");
         let relaxed = partition.settings.durability == Durability::Relaxed;
         let early = appended.duplicate && mutants::on(Mutant::DuplicateAnsweredEarly);
-        let until = match request.acks {
-            Acks::None | Acks::Leader | Acks::All if relaxed => Until::Appended,
-            Acks::None => Until::Appended,
-            _ if early => Until::Appended,
-            Acks::Leader => Until::Durable(appended.end),
-            Acks::All => Until::Committed(appended.end),
+        let until = match (relaxed || early, request.acks) {
+            (true, _) | (false, Acks::None) => Until::Appended,
+            (false, Acks::Leader) => Until::Durable(appended.end),
+            (false, Acks::All) => Until::Committed(appended.end),
         };
         let (received_ns, stages) = (self.now.mono_ns, StageTimes::default());
         let waiting = Waiting { asker, until, received_ns, stages, outcome: Ok(appended) };

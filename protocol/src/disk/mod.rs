@@ -1,6 +1,6 @@
 //! The layouts of the data directory, all little-endian, all in whole blocks of [`BLOCK`] bytes.
 //!
-//! Reading order: [`superblock`], [`frame`] and its [`entry`]s, [`run`], [`checkpoint`]. What frames and runs hold are
+//! Reading order: [`superblock`], [`frame`] and its [`entry`]s, [`run`] and [`run_scan`], [`checkpoint`]. What frames and runs hold are
 //! [extents](crate::extent).
 
 pub mod checkpoint;
@@ -8,6 +8,7 @@ pub mod entry;
 mod error;
 pub mod frame;
 pub mod run;
+pub mod run_scan;
 pub mod superblock;
 
 pub use error::{DiskError, DiskErrorKind, FORMAT};

@@ -317,7 +317,7 @@ impl LogsTurn {
     }
 
     /// Reads what recovery found, log by log, whole.
-    fn verify(&mut self, state: &mut Shared, ops: &mut Vec<Op>) {
+    fn verify(&mut self, state: &mut Shared) {
         for _ in 0..4 {
             let Some((log, from)) = state.verify.front().copied() else { return };
             if state.reading.values().any(|r| *r == (log, from)) {
@@ -330,17 +330,17 @@ impl LogsTurn {
                 state.verify.pop_front();
                 continue;
             }
-            self.read(state, log, from, ops);
+            self.read(state, log, from);
         }
     }
 
-    fn read(&mut self, state: &mut Shared, log: TopicPartition, from: Offset, ops: &mut Vec<Op>) {
+    fn read(&mut self, state: &mut Shared, log: TopicPartition, from: Offset) {
         if state.reading.len() >= 4 {
             return;
         }
         let Some(positions) = self.logs.positions(log) else { return };
         let bytes_max = state.random.pick(&[1, 4096, 65_536]);
-        match self.logs.read(log, from, positions.committed, bytes_max, ops) {
+        match self.logs.read(log, from, positions.committed, bytes_max) {
             ReadStart::Ready(batches) => self.read_done(state, log, from, Ok(batches)),
             ReadStart::Pending(ticket) => {
                 state.reading.insert(ticket, (log, from));
@@ -355,12 +355,12 @@ impl LogsTurn {
         }
     }
 
-    fn tick(&mut self, now: Now, state: &mut Shared, ops: &mut Vec<Op>) {
+    fn tick(&mut self, now: Now, state: &mut Shared) {
         state.ticks += 1;
         if state.ticks.is_multiple_of(64) {
             state.stats = self.logs.stats();
         }
-        self.verify(state, ops);
+        self.verify(state);
         if state.stage != Stage::Work {
             return;
         }
@@ -381,7 +381,7 @@ impl LogsTurn {
         if state.random.chance(state.plan.read) && positions.start < positions.committed {
             let back = state.random.between(1, 200) as i64;
             let from = Offset((positions.committed.0 - back).max(positions.start.0));
-            self.read(state, log, from, ops);
+            self.read(state, log, from);
         }
         if state.random.chance(state.plan.trim) && positions.start < positions.committed {
             let span = (positions.committed.0 - positions.start.0) as u64;
@@ -503,7 +503,7 @@ impl Turn for LogsTurn {
         }
         self.outcomes(state);
         if tick && !self.stopping {
-            self.tick(now, state, ops);
+            self.tick(now, state);
             let mut pause = state.random.between(1_000, state.plan.tick_ns_max);
             if state.stage == Stage::Work && state.random.chance(state.plan.rest) {
                 // Long enough for a mark to be written, or to be flushed.
@@ -513,7 +513,7 @@ impl Turn for LogsTurn {
         }
         if state.stage == Stage::Stop && !self.stopping {
             self.stopping = true;
-            self.logs.stop(now, ops);
+            self.logs.stop();
         }
         self.logs.pump(now, ops);
         self.outcomes(state);

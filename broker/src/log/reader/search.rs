@@ -7,7 +7,6 @@ use tidegate_protocol::disk::BLOCK;
 use tidegate_protocol::extent::ExtentHeader;
 use tidegate_protocol::ids::{Offset, TopicPartition};
 use tidegate_reactor::buffer::View;
-use tidegate_reactor::op::Op;
 
 use super::{ColdReader, Done, Job, Plan, Scan, Step, UnderWay, Wish, damaged, run_end};
 use crate::log::Logs;
@@ -38,7 +37,7 @@ pub(in crate::log) struct ColdFind {
 
 impl Logs {
     /// Finds an offset.
-    pub fn find(&mut self, log: TopicPartition, query: OffsetQuery, _ops: &mut Vec<Op>) -> FindStart {
+    pub fn find(&mut self, log: TopicPartition, query: OffsetQuery) -> FindStart {
         let Some(log) = self.find_log(log) else { return FindStart::Refused(ReadRefused::UnknownLog) };
         let found = |offset| FindStart::Ready(Found { offset, timestamp_ms: -1 });
         let time = match query {
@@ -137,7 +136,7 @@ impl ColdReader {
     ) -> Option<Done> {
         let mut next = job.from;
         let least = loop {
-            match scan.next() {
+            match scan.step() {
                 Step::Extent(extent, _) | Step::Cut(extent) if extent.base >= job.upto => {
                     return Some(Done::Found(Ok(None)));
                 }

@@ -171,10 +171,7 @@ impl Node {
         from: Offset,
         upto: Offset,
     ) -> ReadBatches {
-        let mut ops = Vec::new();
-        let start = logs.read(log, from, upto, 20_000, &mut ops);
-        self.drive.submit(ops);
-        match start {
+        match logs.read(log, from, upto, 20_000) {
             ReadStart::Ready(batches) => batches,
             ReadStart::Pending(wanted) => {
                 let done = self.settle(logs).into_iter().find_map(|outcome| match outcome {

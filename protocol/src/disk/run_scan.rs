@@ -1,23 +1,30 @@
 //! Goes through the extents of consecutive runs in a piece of a data file, checking every header before it is believed.
+//!
+//! A scan that begins within a run, where an earlier one stopped, relies on that one having checked the run's header; the extents
+//! still have to be of the right log, at the right offsets, within the run.
 
 use std::ops::Range;
 
-use tidegate_protocol::disk::run::{RUN_HEADER_BYTES, RunHeader};
-use tidegate_protocol::extent::{EXTENT_HEADER_BYTES, ExtentHeader};
-use tidegate_protocol::ids::{ClusterId, FileId, Generation, Offset, TopicPartition};
+use super::run::{RUN_HEADER_BYTES, RunHeader};
+use crate::extent::{EXTENT_HEADER_BYTES, ExtentHeader};
+use crate::ids::{ClusterId, FileId, Generation, Offset, TopicPartition};
 
 /// What every run of a segment has to say about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RunOwner {
+pub struct RunOwner {
+    /// The cluster.
     pub cluster: ClusterId,
+    /// The data file.
     pub file: FileId,
+    /// How often the file had been handed out when the run was written.
     pub generation: Generation,
+    /// The log.
     pub log: TopicPartition,
 }
 
 /// A place in a data file: between two runs, or in front of an extent of a run whose header was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cursor {
+pub struct Cursor {
     /// Bytes from the start of the file.
     pub pos: u64,
     /// Where the run ends; `pos` between two runs.
@@ -29,14 +36,14 @@ pub(crate) struct Cursor {
 
 impl Cursor {
     /// In front of the run at `pos`.
-    pub(crate) fn at_run(pos: u64) -> Cursor {
+    pub fn at_run(pos: u64) -> Cursor {
         Cursor { pos, run_end: pos, extents_left: 0, expected: None }
     }
 }
 
 /// A piece of a data file, read from `at`.
 #[derive(Debug)]
-pub(crate) struct Scan<'a> {
+pub struct Scan<'a> {
     bytes: &'a [u8],
     at: u64,
     /// Where the segment's runs end.
@@ -47,7 +54,7 @@ pub(crate) struct Scan<'a> {
 
 /// What comes next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub enum Step {
     /// An extent whose header is right, and where its payload lies in the piece; its payload is not checked.
     Extent(ExtentHeader, Range<usize>),
     /// An extent whose header is right and that goes on behind the piece.
@@ -62,17 +69,17 @@ pub(crate) enum Step {
 
 impl<'a> Scan<'a> {
     /// The bytes from `at`, of a segment that ends at `written`.
-    pub(crate) fn new(bytes: &'a [u8], at: u64, written: u64, owner: RunOwner, cursor: Cursor) -> Scan<'a> {
+    pub fn new(bytes: &'a [u8], at: u64, written: u64, owner: RunOwner, cursor: Cursor) -> Scan<'a> {
         Scan { bytes, at, written, owner, cursor }
     }
 
     /// Where the next extent is.
-    pub(crate) fn cursor(&self) -> Cursor {
+    pub fn cursor(&self) -> Cursor {
         self.cursor
     }
 
     /// The next extent; the same one until [`Scan::pass`].
-    pub(crate) fn next(&mut self) -> Step {
+    pub fn step(&mut self) -> Step {
         if self.cursor.extents_left == 0 {
             self.cursor = Cursor::at_run(self.cursor.run_end);
             if self.cursor.pos >= self.written {
@@ -112,7 +119,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Goes on behind that extent, which was the next one.
-    pub(crate) fn pass(&mut self, extent: &ExtentHeader) {
+    pub fn pass(&mut self, extent: &ExtentHeader) {
         assert_eq!(Some(extent.base), self.cursor.expected, "only the next extent is passed");
         self.cursor.pos += extent.total_bytes() as u64;
         self.cursor.extents_left -= 1;
