@@ -7,7 +7,7 @@
 use zerocopy::little_endian::{I32, I64, U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::disk::{DiskError, FORMAT};
+use crate::disk::{DiskError, FORMAT, header};
 use crate::ids::{LeaderEpoch, Offset, PartitionId, TopicId, TopicPartition};
 
 /// Bytes of an extent's header.
@@ -80,8 +80,6 @@ struct Raw {
 }
 
 const _: () = assert!(size_of::<Raw>() == EXTENT_HEADER_BYTES);
-/// Where the header's CRC lies; it covers all bytes before it.
-const CRC_AT: usize = EXTENT_HEADER_BYTES - 4;
 
 impl ExtentHeader {
     /// Flag: batches of a transaction.
@@ -120,24 +118,13 @@ impl ExtentHeader {
         };
         let mut out = [0; EXTENT_HEADER_BYTES];
         out.copy_from_slice(raw.as_bytes());
-        let crc = crc32c::crc32c(&out[..CRC_AT]);
-        out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        header::seal(&mut out);
         out
     }
 
     /// Reads and checks a header at the start of `bytes`; the payload is not looked at.
     pub fn decode(bytes: &[u8]) -> Result<ExtentHeader, DiskError> {
-        let (raw, _) =
-            Raw::ref_from_prefix(bytes).map_err(|_| DiskError::short("extent header", bytes.len()))?;
-        if raw.magic != MAGIC {
-            return Err(DiskError::bad("extent magic", 0));
-        }
-        if crc32c::crc32c(&bytes[..CRC_AT]) != raw.header_crc.get() {
-            return Err(DiskError::crc("extent header", CRC_AT));
-        }
-        if raw.format.get() != FORMAT || usize::from(raw.header_len.get()) != EXTENT_HEADER_BYTES {
-            return Err(DiskError::bad("extent format", 4));
-        }
+        let raw: &Raw = header::open(bytes, MAGIC, "extent header")?;
         if raw.reserved_a != 0 || raw.reserved_b != [0; 12] {
             return Err(DiskError::bad("extent reserved bytes", 29));
         }
@@ -185,8 +172,7 @@ impl ExtentHeader {
 /// # Panics
 /// If `extent` is shorter than a header.
 pub fn identity_crc(extent: &[u8]) -> u32 {
-    let bytes: [u8; 4] = extent[CRC_AT..EXTENT_HEADER_BYTES].try_into().expect("four bytes");
-    u32::from_le_bytes(bytes)
+    header::crc(&extent[..EXTENT_HEADER_BYTES])
 }
 
 /// Extends the CRC of a payload by one batch, whose final bytes are `batch` and whose own CRC, over all but its first

@@ -8,14 +8,13 @@ use zerocopy::little_endian::{I32, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::frame::JournalIdentity;
-use super::{DiskError, FORMAT, whole_blocks};
+use super::{DiskError, FORMAT, header, whole_blocks};
 use crate::ids::{ClusterId, FrameSequence, Incarnation, JournalId, NodeId};
 
 /// Bytes of a checkpoint's header; the body begins behind it, aligned for rkyv.
 pub const CHECKPOINT_HEADER_BYTES: usize = 128;
 
 const MAGIC: [u8; 4] = *b"TGcp";
-const CRC_AT: usize = CHECKPOINT_HEADER_BYTES - 4;
 
 /// What a checkpoint says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,25 +192,14 @@ pub fn encode(header: &CheckpointHeader, body: &CheckpointBody) -> Vec<u8> {
         header_crc: U32::new(0),
     };
     out[..CHECKPOINT_HEADER_BYTES].copy_from_slice(raw.as_bytes());
-    let crc = crc32c::crc32c(&out[..CRC_AT]);
-    out[CRC_AT..CHECKPOINT_HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+    header::seal(&mut out[..CHECKPOINT_HEADER_BYTES]);
     out
 }
 
 /// Reads and checks a header at the start of `bytes`. Returns it with the bytes of the whole checkpoint, a multiple of the
 /// block.
 pub fn decode_header(bytes: &[u8]) -> Result<(CheckpointHeader, u64), DiskError> {
-    let (raw, _) =
-        Raw::ref_from_prefix(bytes).map_err(|_| DiskError::short("checkpoint header", bytes.len()))?;
-    if raw.magic != MAGIC {
-        return Err(DiskError::bad("checkpoint magic", 0));
-    }
-    if crc32c::crc32c(&bytes[..CRC_AT]) != raw.header_crc.get() {
-        return Err(DiskError::crc("checkpoint header", CRC_AT));
-    }
-    if raw.format.get() != FORMAT || usize::from(raw.header_len.get()) != CHECKPOINT_HEADER_BYTES {
-        return Err(DiskError::bad("checkpoint format", 4));
-    }
+    let raw: &Raw = header::open(bytes, MAGIC, "checkpoint header")?;
     if raw.reserved != [0; 52] {
         return Err(DiskError::bad("checkpoint reserved bytes", 72));
     }
@@ -362,8 +350,7 @@ mod tests {
             bytes[CHECKPOINT_HEADER_BYTES + at] = value;
             let crc = crc32c::crc32c(&bytes[CHECKPOINT_HEADER_BYTES..]).to_le_bytes();
             bytes[36..40].copy_from_slice(&crc);
-            let crc = crc32c::crc32c(&bytes[..CRC_AT]).to_le_bytes();
-            bytes[CRC_AT..CHECKPOINT_HEADER_BYTES].copy_from_slice(&crc);
+            header::seal(&mut bytes[..CHECKPOINT_HEADER_BYTES]);
             let _ = decode(&bytes);
         }
 

@@ -25,6 +25,8 @@ pub enum DiskErrorKind {
     Value,
     /// It is sound, but belongs to something else.
     Foreign,
+    /// It is whole, but of this format, which this code does not know.
+    Format(u16),
 }
 
 impl DiskError {
@@ -43,6 +45,11 @@ impl DiskError {
         DiskError { what, at, kind: DiskErrorKind::Value }
     }
 
+    /// `what` is whole, but of a format that this code does not know.
+    pub fn unknown_format(what: &'static str, format: u16) -> DiskError {
+        DiskError { what, at: 4, kind: DiskErrorKind::Format(format) }
+    }
+
     /// `what` is that of something else.
     pub fn foreign(what: &'static str, at: usize) -> DiskError {
         DiskError { what, at, kind: DiskErrorKind::Foreign }
@@ -56,6 +63,9 @@ impl std::fmt::Display for DiskError {
             DiskErrorKind::Checksum => "has a wrong checksum",
             DiskErrorKind::Value => "holds a value that is never written",
             DiskErrorKind::Foreign => "belongs to something else",
+            DiskErrorKind::Format(found) => {
+                return write!(f, "{}: format {found}, this build reads up to {FORMAT}", self.what);
+            }
         };
         write!(f, "{} {kind} (byte {})", self.what, self.at)
     }

@@ -7,7 +7,7 @@ use zerocopy::little_endian::{I32, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::entry::{self, Carriage, ENTRY_HEADER_BYTES, Entry, FLAG_CARRIED, KIND_EXTENT, entry_bytes};
-use super::{BLOCK, DiskError, FORMAT, whole_blocks};
+use super::{BLOCK, DiskError, FORMAT, header, whole_blocks};
 use crate::extent::{EXTENT_HEADER_BYTES, ExtentHeader};
 use crate::ids::{ClusterId, FrameSequence, Incarnation, JournalId, NodeId};
 
@@ -15,7 +15,6 @@ use crate::ids::{ClusterId, FrameSequence, Incarnation, JournalId, NodeId};
 pub const FRAME_HEADER_BYTES: usize = 96;
 
 const MAGIC: [u8; 4] = *b"TGfr";
-const CRC_AT: usize = FRAME_HEADER_BYTES - 4;
 
 /// Whose journal a frame belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,17 +73,7 @@ const _: () = assert!(size_of::<Raw>() == FRAME_HEADER_BYTES);
 impl FrameHeader {
     /// Reads and checks a header at the start of `bytes`; nothing behind it is looked at.
     pub fn decode(bytes: &[u8]) -> Result<FrameHeader, DiskError> {
-        let (raw, _) =
-            Raw::ref_from_prefix(bytes).map_err(|_| DiskError::short("frame header", bytes.len()))?;
-        if raw.magic != MAGIC {
-            return Err(DiskError::bad("frame magic", 0));
-        }
-        if crc32c::crc32c(&bytes[..CRC_AT]) != raw.header_crc.get() {
-            return Err(DiskError::crc("frame header", CRC_AT));
-        }
-        if raw.format.get() != FORMAT || usize::from(raw.header_len.get()) != FRAME_HEADER_BYTES {
-            return Err(DiskError::bad("frame format", 4));
-        }
+        let raw: &Raw = header::open(bytes, MAGIC, "frame header")?;
         let header = FrameHeader {
             identity: JournalIdentity {
                 cluster: ClusterId(raw.cluster),
@@ -126,8 +115,7 @@ impl FrameHeader {
         };
         let mut out = [0; FRAME_HEADER_BYTES];
         out.copy_from_slice(raw.as_bytes());
-        let crc = crc32c::crc32c(&out[..CRC_AT]);
-        out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        header::seal(&mut out);
         out
     }
 }

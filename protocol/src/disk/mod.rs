@@ -7,6 +7,7 @@ pub mod checkpoint;
 pub mod entry;
 mod error;
 pub mod frame;
+pub(crate) mod header;
 pub mod run;
 pub mod run_scan;
 pub mod superblock;

@@ -6,7 +6,7 @@
 use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{BLOCK, DiskError, FORMAT, whole_blocks};
+use super::{BLOCK, DiskError, FORMAT, header, whole_blocks};
 use crate::extent::{EXTENT_HEADER_BYTES, ExtentHeader};
 use crate::ids::{ClusterId, FileId, Generation, Offset, PartitionId, TopicId, TopicPartition};
 
@@ -17,7 +17,6 @@ pub const PAD_HEADER_BYTES: usize = 16;
 
 const MAGIC: [u8; 4] = *b"TGrn";
 const PAD_MAGIC: [u8; 4] = *b"TGpd";
-const CRC_AT: usize = RUN_HEADER_BYTES - 4;
 
 /// What a run says about itself; node-local.
 ///
@@ -121,24 +120,12 @@ impl RunHeader {
             header_crc: U32::new(0),
         };
         run[..RUN_HEADER_BYTES].copy_from_slice(raw.as_bytes());
-        let crc = crc32c::crc32c(&run[..CRC_AT]);
-        run[CRC_AT..RUN_HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
-        crc
+        header::seal(&mut run[..RUN_HEADER_BYTES])
     }
 
     /// Reads and checks a header at the start of `bytes`; nothing behind it is looked at.
     pub fn decode(bytes: &[u8]) -> Result<RunHeader, DiskError> {
-        let (raw, _) =
-            Raw::ref_from_prefix(bytes).map_err(|_| DiskError::short("run header", bytes.len()))?;
-        if raw.magic != MAGIC {
-            return Err(DiskError::bad("run magic", 0));
-        }
-        if crc32c::crc32c(&bytes[..CRC_AT]) != raw.header_crc.get() {
-            return Err(DiskError::crc("run header", CRC_AT));
-        }
-        if raw.format.get() != FORMAT || usize::from(raw.header_len.get()) != RUN_HEADER_BYTES {
-            return Err(DiskError::bad("run format", 4));
-        }
+        let raw: &Raw = header::open(bytes, MAGIC, "run header")?;
         let header = RunHeader {
             cluster: ClusterId(raw.cluster),
             file: FileId(raw.file.get()),
@@ -171,7 +158,7 @@ impl RunHeader {
     /// # Panics
     /// If `run` is shorter than a header.
     pub fn crc_of(run: &[u8]) -> u32 {
-        u32::from_le_bytes(run[CRC_AT..RUN_HEADER_BYTES].try_into().expect("four bytes"))
+        header::crc(&run[..RUN_HEADER_BYTES])
     }
 
     /// Reads a run at the start of `bytes` and checks all of it, every payload included. Its extents are contiguous from

@@ -83,7 +83,7 @@ impl std::fmt::Display for SuperblockError {
             SuperblockError::Length(len) => write!(f, "{len} bytes long instead of {BLOCK}"),
             SuperblockError::NoMagic => f.write_str("does not begin as a superblock"),
             SuperblockError::Checksum => f.write_str("wrong checksum"),
-            SuperblockError::Format(found) => write!(f, "format {found} (this version knows {FORMAT})"),
+            SuperblockError::Format(found) => write!(f, "format {found}, this build reads up to {FORMAT}"),
             SuperblockError::Field(name) => write!(f, "impossible value of `{name}`"),
         }
     }
