@@ -311,8 +311,23 @@ pub(crate) async fn list_offset(
     ListOffsetsReply::decode(&reply.frame()).map_err(|error| unreadable("the offset", &error))
 }
 
+/// Offsets in one request: well below what the broker takes in a frame that is no produce.
+const OFFSETS_PER_REQUEST: usize = 1_000;
+
 /// Stores where a named consumer continues.
 pub(crate) async fn commit_offsets(
+    shared: &Shared,
+    consumer: &str,
+    topic: TopicId,
+    offsets: &[(PartitionId, Offset)],
+) -> Result<()> {
+    for some in offsets.chunks(OFFSETS_PER_REQUEST) {
+        commit_some(shared, consumer, topic, some).await?;
+    }
+    Ok(())
+}
+
+async fn commit_some(
     shared: &Shared,
     consumer: &str,
     topic: TopicId,
@@ -348,12 +363,16 @@ pub(crate) async fn fetch_offsets(
     consumer: &str,
     route: &Route,
 ) -> Result<Vec<StoredOffset>> {
-    let partitions = route.partitions.iter();
-    let partitions =
-        partitions.map(|known| TopicPartition { topic: route.topic, partition: known.partition });
-    let request = OffsetFetchRequest { group: consumer.to_string(), partitions: partitions.collect() };
-    let reply = shared.call(Repeat::Harmless, |correlation, out| request.encode(correlation, out)).await?;
-    let reply =
-        OffsetFetchReply::decode(&reply.frame()).map_err(|error| unreadable("the offsets", &error))?;
-    Ok(reply.offsets)
+    let mut offsets = Vec::new();
+    for some in route.partitions.chunks(OFFSETS_PER_REQUEST) {
+        let partitions =
+            some.iter().map(|known| TopicPartition { topic: route.topic, partition: known.partition });
+        let request = OffsetFetchRequest { group: consumer.to_string(), partitions: partitions.collect() };
+        let reply =
+            shared.call(Repeat::Harmless, |correlation, out| request.encode(correlation, out)).await?;
+        let reply =
+            OffsetFetchReply::decode(&reply.frame()).map_err(|error| unreadable("the offsets", &error))?;
+        offsets.extend(reply.offsets);
+    }
+    Ok(offsets)
 }

@@ -61,6 +61,11 @@ impl Client {
         ConsumerBuilder::new(self.shared.clone(), topic)
     }
 
+    /// The largest batch that the broker takes, in bytes; a topic may allow less (`batch.bytes.max`).
+    pub fn batch_bytes_max(&self) -> usize {
+        self.shared.batch_bytes_max
+    }
+
     /// Topics, offsets, metadata, status.
     pub fn admin(&self) -> Admin {
         Admin::new(self.shared.clone())

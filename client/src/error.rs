@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tidegate_protocol::api::error::ErrorBody;
 use tidegate_protocol::error_code::{ErrorCode, Retry};
+use tidegate_protocol::ids::{Offset, PartitionId};
 
 /// Why something was not done. Cheap to clone: all records of a batch share theirs.
 #[derive(Clone)]
@@ -21,6 +22,18 @@ struct Inner {
     current: i64,
     hint: String,
     retry: Retry,
+    unread: Option<Unread>,
+}
+
+/// Records of a partition that a consumer cannot be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unread {
+    /// The partition.
+    pub partition: PartitionId,
+    /// The first of them; everything before it was handed out.
+    pub from: Offset,
+    /// Where a new consumer goes on behind them; none: not known.
+    pub to: Option<Offset>,
 }
 
 /// What sort of error it is.
@@ -65,6 +78,7 @@ impl Error {
             current: 0,
             hint: String::new(),
             retry,
+            unread: None,
         };
         Error { inner: Arc::new(inner) }
     }
@@ -87,6 +101,7 @@ impl Error {
             current: body.current,
             hint: body.hint,
             retry: body.retry,
+            unread: None,
         };
         Error { inner: Arc::new(inner) }
     }
@@ -104,6 +119,13 @@ impl Error {
     pub(crate) fn with_hint(self, hint: impl Into<String>) -> Error {
         let mut inner = Arc::unwrap_or_clone(self.inner);
         inner.hint = hint.into();
+        Error { inner: Arc::new(inner) }
+    }
+
+    /// The same error of records that a consumer cannot be given. What is known already stays.
+    pub(crate) fn with_unread(self, unread: Unread) -> Error {
+        let mut inner = Arc::unwrap_or_clone(self.inner);
+        inner.unread.get_or_insert(unread);
         Error { inner: Arc::new(inner) }
     }
 
@@ -141,6 +163,11 @@ impl Error {
             return None;
         }
         Some((&self.inner.limited, self.inner.limit, self.inner.current))
+    }
+
+    /// Of an error that stops one partition of a consumer, which goes on with the others: what it could not read.
+    pub fn unread(&self) -> Option<Unread> {
+        self.inner.unread
     }
 
     /// The numbers of the error even where nothing is named as limited: the limit and the current value.

@@ -42,7 +42,7 @@ pub use consumer::{
     Batch, Consumer, ConsumerBuilder, Event, OutOfRange, PartitionPosition, Record as ConsumedRecord,
     Records, Start,
 };
-pub use error::{Error, ErrorKind};
+pub use error::{Error, ErrorKind, Unread};
 pub use producer::{
     Ack, BatchAck, Compression, Header, Linger, Partitioning, Producer, ProducerBuilder, ProducerEvent,
     ProducerStats, Record, Ticket,

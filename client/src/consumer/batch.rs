@@ -9,7 +9,7 @@ use tidegate_protocol::batch::{
 };
 use tidegate_protocol::ids::{Offset, PartitionId};
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, Unread};
 
 /// The most that a compressed batch may unpack to, so that a hostile one can't take all memory.
 const UNPACKED_BYTES_MAX: usize = 128 * 1024 * 1024;
@@ -103,7 +103,10 @@ impl Batch {
     fn damaged(&self, error: &dyn std::fmt::Display) -> Error {
         let (partition, offset) = (self.partition, self.header.base_offset);
         let cause = format!("the batch at offset {offset} of partition {partition}: {error}");
-        Error::new(ErrorKind::Damaged, cause).with_hint("whoever produced it wrote what is not in the format")
+        let (from, to) = (self.first_offset(), Some(self.end_offset()));
+        Error::new(ErrorKind::Damaged, cause)
+            .with_hint("whoever produced it wrote what is not in the format: begin behind it")
+            .with_unread(Unread { partition, from, to })
     }
 }
 

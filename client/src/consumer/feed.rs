@@ -88,7 +88,8 @@ fn fail_everywhere(inner: &Inner, error: &Error) {
 fn fail_all(inner: &Inner, feed: usize, error: &Error) {
     let mut state = inner.lock();
     let served: Vec<_> = (0..state.source_count()).filter(|&index| state.is_served_by(index, feed)).collect();
-    let wakers: Vec<_> = served.into_iter().filter_map(|index| state.failed(index, error.clone())).collect();
+    let wakers: Vec<_> =
+        served.into_iter().filter_map(|index| state.failed(index, error.clone(), None)).collect();
     drop(state);
     wakers.into_iter().for_each(Waker::wake);
 }
@@ -295,7 +296,7 @@ impl<'a> Link<'a> {
         };
         let end = match verify(&head, &body, fetched) {
             Ok(end) => end,
-            Err(error) => return self.on_damage(source, fetched, error, damage),
+            Err(error) => return self.on_damage(source, (fetched, head.end), error, damage),
         };
         *damage = Damage::default();
         let mut chunk = Chunk {
@@ -318,13 +319,20 @@ impl<'a> Link<'a> {
     }
 
     /// Damaged bytes are asked for again over a new connection; those that stay damaged are told.
-    fn on_damage(&mut self, source: usize, at: Offset, error: Error, damage: &mut Damage) -> Result<()> {
+    fn on_damage(
+        &mut self,
+        source: usize,
+        (at, end): (Offset, Offset),
+        error: Error,
+        damage: &mut Damage,
+    ) -> Result<()> {
         if damage.at != Some((source, at)) {
             *damage = Damage { at: Some((source, at)), times: 0 };
         }
         damage.times += 1;
         if damage.times >= DAMAGE_MAX {
-            let waker = self.inner.lock().failed(source, error.clone());
+            let to = Some(end).filter(|end| *end > at);
+            let waker = self.inner.lock().failed(source, error.clone(), to);
             waker.into_iter().for_each(Waker::wake);
         }
         // The kind of error that a new connection may mend.
@@ -360,7 +368,13 @@ impl<'a> Link<'a> {
                 self.reroute = true;
                 None
             }
-            (_, Retry::Never) => state.failed(source, error),
+            (_, Retry::Never) => {
+                let to = match (error.code(), error.limit()) {
+                    (Some(ErrorCode::DataDamaged), Some((_, _, end))) => Some(Offset(end)),
+                    _ => None,
+                };
+                state.failed(source, error, to)
+            }
         };
         drop(state);
         waker.into_iter().for_each(Waker::wake);

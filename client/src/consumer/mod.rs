@@ -107,7 +107,7 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Ends behind what was readable when the consumer started.
+    /// Ends behind what was readable when the consumer started. A start behind that is out of range.
     pub fn until_end(mut self) -> ConsumerBuilder {
         self.until = Until::End;
         self
@@ -148,7 +148,8 @@ impl ConsumerBuilder {
             }
         }
         if let Until::Offset(offset) = self.until {
-            ends.fill(Some(offset));
+            // A partition that begins behind the end has nothing that was asked for.
+            ends = starts.iter().map(|start| Some(offset.max(*start))).collect();
         }
         let from_time_ms = match self.start {
             Some(Start::RecordTime(time_ms)) => Some(time_ms),
@@ -307,6 +308,9 @@ impl Consumer {
     }
 
     /// The next batch or notice; none after the end that was asked for. May be dropped at any time.
+    ///
+    /// # Errors
+    /// A partition cannot be read on; [`Error::unread`] says from where. The other partitions go on with the next call.
     pub async fn next_event(&mut self) -> Option<Result<Event>> {
         poll_fn(|context| self.poll_event(context)).await
     }

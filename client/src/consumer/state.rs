@@ -14,8 +14,8 @@ use tidegate_protocol::ids::{LeaderEpoch, Offset, TopicPartition};
 use tokio::sync::Notify;
 
 use super::{Batch, PartitionPosition};
-use crate::Error;
 use crate::client::{Route, ShardAddress};
+use crate::{Error, Unread};
 
 /// No partition has less room than this.
 const SHARE_MIN: usize = 64 * 1024;
@@ -162,7 +162,7 @@ impl Source {
             caught_up: false,
             waiting: 0,
             taken: 0,
-            life: if until.is_some_and(|until| start >= until) { Life::Ended } else { Life::Running },
+            life: if until == Some(start) { Life::Ended } else { Life::Running },
         }
     }
 }
@@ -372,10 +372,12 @@ impl State {
         self.push(Item::Skipped { source: index, from, to })
     }
 
-    /// A partition ends with an error.
-    pub(crate) fn failed(&mut self, index: usize, error: Error) -> Option<Waker> {
+    /// A partition ends with an error; `to` is where it could go on behind what cannot be read.
+    pub(crate) fn failed(&mut self, index: usize, error: Error, to: Option<Offset>) -> Option<Waker> {
+        let source = &self.sources[index];
+        let unread = Unread { partition: source.place.partition, from: source.fetched, to };
         self.end(index);
-        self.push(Item::Failed(error))
+        self.push(Item::Failed(error.with_unread(unread)))
     }
 
     /// What the limit of a subscription is that has received so much.

@@ -194,7 +194,7 @@ impl State {
         if bytes > self.batch_bytes_max.saturating_sub(tidegate_protocol::batch::HEADER_LEN) {
             return Err(Error::new(ErrorKind::TooLarge, "the record does not fit into a batch")
                 .with_limit("batch bytes", self.batch_bytes_max as i64, bytes as i64)
-                .with_hint("split the record, or raise the broker's limit"));
+                .with_hint("split the record into several"));
         }
         let index = self.partition_for(record)?;
         let queue = &mut self.queues[index];

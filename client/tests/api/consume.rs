@@ -326,6 +326,22 @@ async fn a_final_refusal_of_a_subscription_is_told_and_ends_it() {
     let mut consumer = client.consumer("t").from(Start::Earliest).start().await.unwrap();
     let error = consumer.next_batch().await.unwrap().expect_err("refused");
     assert_eq!(error.code(), Some(ErrorCode::DataDamaged));
+    let unread = error.unread().expect("it stops a partition");
+    assert_eq!((unread.partition, unread.from), (PartitionId(0), Offset(0)));
+    assert!(consumer.next_batch().await.is_none());
+}
+
+#[tokio::test]
+async fn a_start_behind_the_end_is_told_and_the_end_itself_is_no_error() {
+    let fake = Fake::with_topic(1).await;
+    let client = client(&fake).await;
+    fill(&client, 0..30).await;
+    let at = |offset| client.consumer("t").from(Start::Offset(Offset(offset))).until_end();
+    assert!(at(30).start().await.unwrap().next_batch().await.is_none());
+    let mut consumer = at(31).start().await.unwrap();
+    let error = consumer.next_batch().await.unwrap().expect_err("out of range");
+    assert_eq!(error.code(), Some(ErrorCode::OffsetOutOfRange));
+    assert_eq!(error.unread().map(|unread| unread.from), Some(Offset(31)));
     assert!(consumer.next_batch().await.is_none());
 }
 
@@ -343,7 +359,11 @@ async fn a_deleted_topic_ends_its_consumers_with_an_error() {
 
 #[tokio::test]
 async fn every_compression_is_read() {
-    for compression in [Compression::None, Compression::Gzip, Compression::Snappy, Compression::Lz4] {
+    let mut compressions = vec![Compression::None, Compression::Gzip, Compression::Snappy, Compression::Lz4];
+    if cfg!(feature = "zstd") {
+        compressions.push(Compression::Zstd);
+    }
+    for compression in compressions {
         let fake = Fake::with_topic(1).await;
         let client = client(&fake).await;
         let producer = client.producer("t").compression(compression).start().await.unwrap();

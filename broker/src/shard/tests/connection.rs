@@ -16,6 +16,38 @@ fn a_stream_that_cannot_be_trusted_is_answered_and_closed_and_others_go_on() {
 }
 
 #[test]
+fn only_a_produce_may_be_longer_than_the_documented_limit_of_the_others() {
+    let limit = ShardLimits::default().control_bytes_max;
+    let document = include_str!("../../../../docs/WIRE_FORMAT.md");
+    assert!(document.contains("262,144 for every other api") && limit == 262_144);
+    let mut node = Node::new(1);
+    let mut client = node.connect(None);
+    let topic = node.create(&mut client, "t", 1, &[]);
+    let commit = |note: usize| OffsetCommitRequest {
+        group: "g".into(),
+        generation: -1,
+        member: String::new(),
+        offsets: vec![StoredOffset {
+            partition: log(topic, 0),
+            offset: Offset(0),
+            leader_epoch: LeaderEpoch::UNKNOWN,
+            metadata: "x".repeat(note),
+        }],
+    };
+    // Below the limit of a frame it is the note itself that is too long, and the connection goes on.
+    let reply: OffsetCommitReply = client.ask(
+        &mut node,
+        Api::OffsetCommit,
+        |c, out| commit(250_000).encode(c, out),
+        OffsetCommitReply::decode,
+    );
+    assert!(reply.results[0].is_some(), "a note has at most 1,024 bytes");
+    let error = client.refused(&mut node, |c, out| commit(300_000).encode(c, out));
+    assert_eq!((error.code, error.limit), (Ok(ErrorCode::FrameTooLarge), i64::from(limit)));
+    assert!(node.sockets[&client.socket].closed);
+}
+
+#[test]
 fn an_unknown_api_is_refused_and_the_connection_stays() {
     let mut node = Node::new(1);
     let mut client = node.connect(None);
