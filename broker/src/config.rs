@@ -14,6 +14,7 @@ use tidegate_protocol::ids::{ClusterId, NodeId};
 
 use crate::limits::Limits;
 use crate::problem::{Problem, StartError};
+use crate::site::explain_io;
 
 /// The address that is listened on by default.
 pub const LISTEN: &str = "127.0.0.1:7171";
@@ -113,7 +114,8 @@ pub const KEYS: &[Key] = &[
         default: "0",
         unit: "",
         doc: "Shards, each a thread with its own journal. 0: as many as the data directory has; for a new one, one for \
-              each core that the process may use. A directory with another number is changed over at the start.",
+              each core that the process may use. A directory with another number is changed over at the start. More shards \
+              than cores run, but share the cores: none is pinned, and none gets faster.",
     },
     Key {
         name: "pin",
@@ -175,6 +177,8 @@ pub enum Origin {
     File(PathBuf),
     /// On the command line, or by an embedding program.
     Flag,
+    /// On the command line, as `--set KEY=VALUE`.
+    Set,
 }
 
 /// Values as typed, not checked yet. Of several values of one key the last one counts.
@@ -251,6 +255,26 @@ impl RawConfig {
     pub fn with(mut self, key: &str, value: impl Into<String>) -> RawConfig {
         self.values.insert(key.to_owned(), (value.into(), Origin::Flag));
         self
+    }
+
+    /// Adds a value typed as `--set KEY=VALUE`.
+    #[must_use]
+    pub fn with_set(mut self, key: &str, value: impl Into<String>) -> RawConfig {
+        self.values.insert(key.to_owned(), (value.into(), Origin::Set));
+        self
+    }
+
+    /// Adds what the TOML file named by `--config` says. One that cannot be read is a problem like any other.
+    #[must_use]
+    pub fn with_file_at(mut self, path: &Path) -> RawConfig {
+        match std::fs::read_to_string(path) {
+            Ok(text) => self.with_file(path, &text),
+            Err(error) => {
+                let place = format!("--config {}", path.display());
+                self.problems.push(explain_io("cannot read the configuration file", place, &error));
+                self
+            }
+        }
     }
 
     /// Adds what a TOML file says; `path` is for messages.
@@ -392,6 +416,7 @@ fn place(name: &str, origin: &Origin) -> String {
     match origin {
         Origin::File(path) => format!("{}, key `{name}`", path.display()),
         Origin::Flag => format!("--{}", name.replace('_', "-")),
+        Origin::Set => format!("--set {name}"),
     }
 }
 
@@ -427,7 +452,7 @@ pub fn document() -> String {
          Made from the list of keys in `broker/src/config.rs` by `TIDEGATE_WRITE_DOCS=1 cargo test -p tidegate-broker config`; \
          edit it there.\n\n\
          Keys go into a TOML file (`tidegate serve --config FILE`) or on the command line as `--key value`, with `-` for `_`; the \
-         command line wins. An unknown key, or a value that a key does not take, stops the start, and all such problems are \
+         command line wins. `tg dev` takes the same file and `--set key=value`. An unknown key, or a value that a key does not take, stops the start, and all such problems are \
          reported at once.\n\n\
          ```toml\n",
     );

@@ -3,10 +3,10 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use tidegate_broker::arguments;
 use tidegate_broker::config::RawConfig;
 use tidegate_broker::problem::{Problem, StartError};
 use tidegate_broker::start::{Ended, SignalsOf, start_with};
-use tidegate_broker::{arguments, site};
 
 /// The configuration or the command line is wrong.
 const USAGE: u8 = 2;
@@ -16,7 +16,7 @@ const FAILED: u8 = 7;
 fn main() -> ExitCode {
     let matches = arguments::command().get_matches();
     let serve = matches.subcommand_matches("serve").expect("the command line requires it");
-    let config = match read_config(serve).and_then(RawConfig::check) {
+    let config = match read_config(serve).check() {
         Ok(config) => config,
         Err(error) => return fail(USAGE, &error),
     };
@@ -33,15 +33,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn read_config(serve: &clap::ArgMatches) -> Result<RawConfig, StartError> {
-    let mut raw = RawConfig::new();
-    if let Some(path) = serve.get_one::<std::path::PathBuf>("config") {
-        let text = std::fs::read_to_string(path).map_err(|e| {
-            site::explain_io("cannot read the configuration file", format!("--config {}", path.display()), &e)
-        });
-        raw = raw.with_file(path, &text.map_err(StartError::from)?);
-    }
-    Ok(arguments::take(raw, serve))
+fn read_config(serve: &clap::ArgMatches) -> RawConfig {
+    let raw = RawConfig::new();
+    let raw = match serve.get_one::<std::path::PathBuf>("config") {
+        Some(path) => raw.with_file_at(path),
+        None => raw,
+    };
+    arguments::take(raw, serve)
 }
 
 fn fail(code: u8, error: &StartError) -> ExitCode {

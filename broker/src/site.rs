@@ -44,7 +44,7 @@ impl Site {
         let made = Made::make(&root)?;
         let locked = check_ours(&root).and_then(|()| check_direct(&root));
         let locked = locked.and_then(|()| DirLock::take(&root.join("lock")).map_err(|e| lock_problem(&e)));
-        let lock = match locked {
+        let mut lock = match locked {
             Ok(lock) => lock,
             Err(problem) => {
                 // Somebody else may be at work in it by now.
@@ -54,9 +54,11 @@ impl Site {
         };
         match Site::open_locked(config, &root) {
             Ok((disk, dir, incarnation, storage, rule)) => {
+                lock.sign().map_err(|e| lock_problem(&e))?;
                 Ok(Site { root, disk, dir, incarnation, storage, rule, made, _lock: lock })
             }
             Err(problem) => {
+                lock.withdraw();
                 made.unmake();
                 Err(problem)
             }
@@ -199,7 +201,10 @@ impl Made {
             let flush = || fs::File::open(parent)?.sync_all();
             if let Err(e) = fs::create_dir(dir).and_then(|()| flush()) {
                 made.unmake_empty();
-                return Err(explain_io("cannot make the data directory", dir.display().to_string(), &e));
+                return Err(unsuitable(parent).map_or_else(
+                    || explain_io("cannot make the data directory", dir.display().to_string(), &e),
+                    |problem| problem.at(format!("--data {}", root.display())),
+                ));
             }
         }
         if root.is_dir() {
@@ -234,6 +239,34 @@ fn is_missing(dir: &Path) -> bool {
 fn gather(dir: &Path) -> Result<StorageFacts, Problem> {
     StorageFacts::gather(dir)
         .map_err(|e| explain_io("cannot find out about the storage", dir.display().to_string(), &e))
+}
+
+/// Filesystems of the kernel's own, which hold no files of anybody's.
+const KERNELS_OWN: [&str; 12] = [
+    "proc",
+    "sysfs",
+    "cgroup",
+    "cgroup2",
+    "debugfs",
+    "tracefs",
+    "securityfs",
+    "devpts",
+    "mqueue",
+    "bpf",
+    "configfs",
+    "pstore",
+];
+
+/// Where no directory can be made whatever the permissions are.
+fn unsuitable(parent: &Path) -> Option<Problem> {
+    let name = filesystem_of(parent);
+    KERNELS_OWN.contains(&name.as_str()).then(|| {
+        Problem::new(
+            "the filesystem there cannot hold a data directory",
+            "give a --data on a drive, formatted as ext4 or XFS",
+        )
+        .limits("a filesystem that holds files", name)
+    })
 }
 
 /// Shards of a directory that is made now.
@@ -297,8 +330,9 @@ fn check_room(root: &Path, shards: u16, limits: &Limits) -> Result<(), Problem> 
 fn lock_problem(error: &LockError) -> Problem {
     match error {
         LockError::Held { path, holder } => {
-            let holder =
-                if holder.is_empty() { "another process".into() } else { format!("process {holder}") };
+            // The one that holds it may not have put its number there yet.
+            let lives = !holder.is_empty() && Path::new("/proc").join(holder).exists();
+            let holder = if lives { format!("process {holder}") } else { "another process".into() };
             Problem::new(
                 "another process serves this data directory",
                 "stop that one, or give another --data",
@@ -370,6 +404,7 @@ pub fn explain_io(cause: impl Into<String>, place: impl Into<String>, error: &io
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             "free space there, or give another place"
         }
+        io::ErrorKind::NotFound => "make the directory that it should lie in, or correct the path",
         io::ErrorKind::NotADirectory => "a part of the path is a file: correct the path",
         _ if error.raw_os_error() == Some(EMFILE) => "raise the limit of open files: `ulimit -n 65536`",
         _ => "see what the kernel says (`dmesg`), or give another place",

@@ -16,8 +16,9 @@ use std::thread::JoinHandle;
 use tidegate_control::{Control, Log, Severity, Signal, Signals};
 use tidegate_reactor::mailbox::{Door, Order};
 use tidegate_reactor::op::Letter;
+use tidegate_reactor::probe::Raised;
 use tidegate_reactor::setup::{Setup, setups};
-use tidegate_reactor::{cpu, glommio, net};
+use tidegate_reactor::{cpu, glommio, net, probe};
 
 use crate::config::{Config, Pinning};
 use crate::problem::{Problem, StartError};
@@ -327,10 +328,20 @@ fn cores_for(config: &Config, shards: usize) -> Vec<Option<usize>> {
 
 /// io_uring, lockable memory, descriptors.
 fn check_machine() -> Result<(), StartError> {
-    use tidegate_reactor::probe;
+    let (locked, files) = (probe::raise_locked_bytes(), probe::raise_open_files());
+    let problems = machine_problems(locked.ok(), files.ok(), probe::io_uring());
+    if problems.is_empty() { Ok(()) } else { Err(StartError { problems }) }
+}
+
+/// What is wrong with a machine that has these limits (none: it does not say) and this io_uring.
+fn machine_problems(
+    locked: Option<Raised>,
+    files: Option<Raised>,
+    io_uring: std::io::Result<()>,
+) -> Vec<Problem> {
     const OPEN_FILES_MIN: u64 = 256;
     let mut problems = Vec::new();
-    if let Ok(locked) = probe::raise_locked_bytes()
+    if let Some(locked) = locked
         && locked.now < probe::LOCKED_BYTES_MIN
     {
         let fix = "raise it: `ulimit -l unlimited`, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 of a container";
@@ -338,20 +349,20 @@ fn check_machine() -> Result<(), StartError> {
         let problem = Problem::new("too little memory may be locked for io_uring", fix).at("RLIMIT_MEMLOCK");
         problems.push(problem.limits(limit, format!("{} bytes", locked.now)));
     }
-    if let Ok(files) = probe::raise_open_files()
+    if let Some(files) = files
         && files.now < OPEN_FILES_MIN
     {
         let fix = "raise it: `ulimit -n 65536`, LimitNOFILE=65536 in a systemd unit";
         let problem = Problem::new("too few files may be open", fix).at("RLIMIT_NOFILE");
         problems.push(problem.limits(format!("at least {OPEN_FILES_MIN}"), files.now.to_string()));
     }
-    if let Err(e) = probe::io_uring() {
+    if let Err(e) = io_uring {
         let fix = "needed: Linux 5.8 or later, with io_uring allowed: `sysctl kernel.io_uring_disabled` must be 0 (or 1 with the \
                    right group), and a container's seccomp profile must let it pass";
         let problem = Problem::new("this process cannot use io_uring", fix).at("io_uring_setup");
         problems.push(problem.limits("a kernel and a policy that allow it", e.to_string()));
     }
-    if problems.is_empty() { Ok(()) } else { Err(StartError { problems }) }
+    problems
 }
 
 fn listen_problem(config: &Config, error: &std::io::Error) -> Problem {
@@ -375,4 +386,25 @@ fn listen_problem(config: &Config, error: &std::io::Error) -> Problem {
 fn reactor_problem(place: &str, fault: &tidegate_reactor::op::Fault) -> Problem {
     let fix = "raise the limit that is named (`ulimit -a` shows them), or start with fewer --shards";
     Problem::new(format!("a shard's reactor does not start: {fault}"), fix).at(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_io_uring_is_told_what_forbids_it_and_what_allows_it() {
+        let enough = Some(Raised { now: 1 << 30, hard: 1 << 30 });
+        assert_eq!(machine_problems(enough, enough, Ok(())), []);
+        // ENOSYS: an old kernel, or a seccomp profile; EPERM: the sysctl or a profile; ENOMEM: a small memlock.
+        for errno in [38, 1, 12] {
+            let error = std::io::Error::from_raw_os_error(errno);
+            let found = machine_problems(enough, enough, Err(error));
+            let [problem] = &found[..] else { panic!("{found:?}") };
+            let said = problem.to_string();
+            for word in ["io_uring", "Linux 5.8", "sysctl kernel.io_uring_disabled", "seccomp", "os error"] {
+                assert!(said.contains(word), "`{word}` is missing in:\n{said}");
+            }
+        }
+    }
 }

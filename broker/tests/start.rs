@@ -187,7 +187,11 @@ fn a_path_that_cannot_be_a_directory_is_refused() {
     fs::write(&file, "").unwrap();
     refused(&serve(&file, &[]).output().unwrap(), FAILED, &["not a directory", "--data"]);
     refused(&serve(&file.join("below"), &[]).output().unwrap(), FAILED, &["data directory", "file/below"]);
-    refused(&serve(Path::new("/proc/tidegate"), &[]).output().unwrap(), FAILED, &["/proc/tidegate"]);
+    for (path, filesystem) in [("/proc/tidegate", "proc"), ("/sys/tidegate/data", "sysfs")] {
+        let output = serve(Path::new(path), &[]).output().unwrap();
+        refused(&output, FAILED, &["cannot hold a data directory", path, filesystem, "ext4 or XFS"]);
+        assert!(!String::from_utf8_lossy(&output.stderr).contains("dmesg"));
+    }
 }
 
 #[test]
@@ -199,6 +203,7 @@ fn a_directory_of_another_node_or_cluster_is_refused_and_unchanged() {
     assert_eq!(serving.end().1, Some(0));
     let superblock = data.join("superblock");
     let before = fs::read(&superblock).unwrap();
+    fs::write(data.join("lock"), "of the last one\n").unwrap();
     refused(
         &serve(&data, &["--node", "4"]).output().unwrap(),
         FAILED,
@@ -207,6 +212,7 @@ fn a_directory_of_another_node_or_cluster_is_refused_and_unchanged() {
     let cluster = "01234567-89ab-cdef-0123-456789abcdef";
     refused(&serve(&data, &["--cluster", cluster]).output().unwrap(), FAILED, &["another cluster", cluster]);
     assert_eq!(fs::read(&superblock).unwrap(), before);
+    assert_eq!(fs::read_to_string(data.join("lock")).unwrap(), "of the last one\n");
 }
 
 #[test]
@@ -244,10 +250,14 @@ fn storage_in_memory_is_served_and_said_to_be_volatile() {
 
 /// Runs the binary in a mount namespace of its own, where `data` is a small filesystem.
 fn serve_on_small_mount(data: &Path, options: &str) -> Output {
+    serve_on_mount(data, &format!("-t tmpfs -o {options}"))
+}
+
+fn serve_on_mount(data: &Path, mount: &str) -> Output {
     fs::create_dir_all(data).unwrap();
     let data = data.display();
     let script = format!(
-        "mount -t tmpfs -o {options} none {data} && exec {TIDEGATE} serve --listen 127.0.0.1:0 --shards 1 --data {data}/d"
+        "mount {mount} none {data} && exec {TIDEGATE} serve --listen 127.0.0.1:0 --shards 1 --data {data}/d"
     );
     Command::new("unshare").args(["--map-root-user", "--mount", "sh", "-c", &script]).output().unwrap()
 }
@@ -259,7 +269,7 @@ fn a_full_or_read_only_place_is_refused_with_what_is_needed() {
     refused(
         &output,
         FAILED,
-        &["too little space for the journals", "small/d", "MiB free for 1 shards", "39 MiB free", "--data"],
+        &["too little space for the journals", "small/d", "MiB free for 1 shards", "40 MiB free", "--data"],
     );
     let output = serve_on_small_mount(&place.path().join("fixed"), "size=40m,ro");
     refused(
@@ -267,6 +277,35 @@ fn a_full_or_read_only_place_is_refused_with_what_is_needed() {
         FAILED,
         &["cannot make the data directory", "Read-only", "fixed/d", "mount it for writing"],
     );
+}
+
+#[test]
+fn a_filesystem_without_direct_access_is_refused_and_named() {
+    let place = place();
+    let data = place.path().join("ram");
+    let output = serve_on_mount(&data, "-t ramfs");
+    refused(&output, FAILED, &["does not support direct I/O", "O_DIRECT", "ram/d", "ramfs", "ext4 or XFS"]);
+}
+
+#[test]
+fn a_refused_start_leaves_an_empty_directory_empty() {
+    let place = place();
+    let data = place.path().join("data");
+    fs::create_dir(&data).unwrap();
+    // Refused by what its journals need, behind the lock.
+    let output = serve_on_mount(&place.path().join("small"), "-t tmpfs -o size=40m");
+    refused(&output, FAILED, &["too little space"]);
+    let listed = Command::new("unshare")
+        .args(["--map-root-user", "--mount", "sh", "-c"])
+        .arg(format!(
+            "mount -t tmpfs -o size=40m none {0} && mkdir {0}/d && {TIDEGATE} serve --listen 127.0.0.1:0 --shards 1 --data {0}/d; \
+             ls -A {0}/d",
+            data.display()
+        ))
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&listed.stdout), "", "nothing was added");
+    assert!(String::from_utf8_lossy(&listed.stderr).contains("too little space"));
 }
 
 #[test]

@@ -232,7 +232,9 @@ pub fn free_bytes(dir: &Path) -> std::io::Result<u64> {
 /// The right to serve a directory, held by one process at a time until it is dropped or the process ends.
 #[derive(Debug)]
 pub struct DirLock {
-    _file: Flock<File>,
+    file: Flock<File>,
+    path: PathBuf,
+    made: bool,
 }
 
 /// Why the lock of a directory was not to be had.
@@ -255,34 +257,64 @@ pub enum LockError {
 }
 
 impl DirLock {
-    /// Takes the lock by the file at `path`, made if it is absent. It is never removed: two processes could then lock two
-    /// files of one name.
+    /// Takes the lock by the file at `path`, made if it is absent. What stands in it stays until [`DirLock::sign`].
     ///
     /// # Errors
     /// If another process holds it, or the file cannot be used.
     pub fn take(path: &Path) -> Result<DirLock, LockError> {
         let failed = |error| LockError::File { path: path.into(), error };
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(failed)?;
-        let mut holder = String::new();
-        file.read_to_string(&mut holder).map_err(failed)?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(mut file) => {
-                file.set_len(0).map_err(failed)?;
-                file.rewind().map_err(failed)?;
-                writeln!(file, "{}", std::process::id()).map_err(failed)?;
-                Ok(DirLock { _file: file })
+        loop {
+            let made = !path.exists();
+            let mut file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(path)
+                .map_err(failed)?;
+            let mut holder = String::new();
+            file.read_to_string(&mut holder).map_err(failed)?;
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                // Another process may have withdrawn meanwhile: then a file is locked that nobody will find.
+                Ok(file) if !is_at(&file, path).map_err(failed)? => {}
+                Ok(file) => return Ok(DirLock { file, path: path.into(), made }),
+                Err((_, Errno::EWOULDBLOCK)) => {
+                    return Err(LockError::Held { path: path.into(), holder: holder.trim().to_owned() });
+                }
+                Err((_, errno)) => return Err(failed(errno.into())),
             }
-            Err((_, Errno::EWOULDBLOCK)) => {
-                Err(LockError::Held { path: path.into(), holder: holder.trim().to_owned() })
-            }
-            Err((_, errno)) => Err(failed(errno.into())),
         }
+    }
+
+    /// Writes this process's number into the file, for whoever is refused.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn sign(&mut self) -> Result<(), LockError> {
+        let write = |file: &mut File| {
+            file.set_len(0)?;
+            file.rewind()?;
+            writeln!(file, "{}", std::process::id())
+        };
+        write(&mut self.file).map_err(|error| LockError::File { path: self.path.clone(), error })
+    }
+
+    /// Gives the lock back and leaves everything as it was: a file that was made for it goes.
+    pub fn withdraw(self) {
+        if self.made {
+            // Under the lock: whoever opens the file before it goes finds out that it has gone.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Whether an open file is the one that has this name.
+fn is_at(file: &File, path: &Path) -> std::io::Result<bool> {
+    let open = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(named) => Ok((named.dev(), named.ino()) == (open.dev(), open.ino())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -359,10 +391,25 @@ mod tests {
     fn a_second_lock_of_a_directory_is_refused_until_the_first_is_dropped() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
-        let first = DirLock::take(&path).unwrap();
+        let mut first = DirLock::take(&path).unwrap();
+        first.sign().unwrap();
         let error = DirLock::take(&path).unwrap_err().to_string();
         assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
         drop(first);
         DirLock::take(&path).unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_is_given_back_leaves_what_was_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        DirLock::take(&path).unwrap().withdraw();
+        assert!(!path.exists(), "it was made for the lock");
+        fs::write(&path, "77\n").unwrap();
+        DirLock::take(&path).unwrap().withdraw();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "77\n");
+        let again = DirLock::take(&path).unwrap();
+        assert!(DirLock::take(&path).is_err());
+        drop(again);
     }
 }

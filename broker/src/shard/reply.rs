@@ -161,7 +161,7 @@ impl Refusal {
             Refusal::Stopped { from, fault } => stopped(*from, fault),
             Refusal::ReadOnly { cause } => {
                 error(ErrorCode::ReadOnly, format!("the shard takes no writes: {cause}"))
-                    .hint("reads go on; see the broker's log and `tg doctor`")
+                    .hint("reads go on; the broker's log says more")
             }
             Refusal::Damaged { file, from, upto } => damaged(file, *from, *upto),
             Refusal::ReadFailed { fault } => {
@@ -284,13 +284,15 @@ fn batch_body(batch: &BatchError) -> ErrorBody {
         ),
         BatchError::TooLarge { limit, len } => body
             .limited("batch.bytes.max", i64::from(*limit), i64::try_from(*len).unwrap_or(i64::MAX))
-            .hint("send smaller batches or raise batch.bytes.max of the topic"),
+            .hint("send smaller batches, or raise batch.bytes.max of the topic: `tg topic alter TOPIC --set batch.bytes.max=N`"),
     }
 }
 
 fn topic_body(refusal: &TopicRefusal) -> ErrorBody {
     match refusal {
-        TopicRefusal::Invalid { problems } => error(ErrorCode::InvalidTopic, problems.join("; ")),
+        TopicRefusal::Invalid { problems } => {
+            error(ErrorCode::InvalidTopic, problems.join("; ")).hint("correct what is named and ask again")
+        }
         TopicRefusal::Exists { name } => {
             error(ErrorCode::TopicExists, format!("topic {name} exists already"))
                 .hint("choose another name, or use it as it is")
