@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::format::{Direction, ESCAPES, letters_help};
 use crate::output::Format;
 
 /// The operator's command line of the Tidegate log broker.
@@ -76,18 +77,29 @@ pub(crate) enum Command {
     Serve(ServeArgs),
 }
 
+/// What `--shards` says, wherever a broker is started.
+const SHARDS_HELP: &str = "Threads with a journal of their own [default: as many as the data directory has; for a new one, one for \
+                           each core that this process may use]. More than there are cores share them unpinned, which gains nothing";
+
 /// `tg dev`
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  tg dev\n  tg dev --data /mnt/nvme/tidegate --listen 127.0.0.1:7172")]
+#[command(after_help = "Examples:\n  tg dev\n  tg dev --data /mnt/nvme/tidegate --listen 127.0.0.1:7172\n  \
+                  tg dev --config broker.toml --set memory=1073741824\n\n\
+                  docs/CONFIG.md lists the keys. Options win over --set, and --set over the file.")]
 pub(crate) struct DevArgs {
-    /// The data directory; it is made if it does not exist.
-    #[arg(long, default_value = "./tidegate-data", value_name = "DIR")]
-    pub(crate) data: PathBuf,
+    /// The data directory; it is made if it does not exist. Default: ./tidegate-data
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// A TOML file with keys of docs/CONFIG.md, as `tidegate serve` takes it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// A key of docs/CONFIG.md, such as memory=1073741824; repeatable.
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = name_value)]
+    pub(crate) settings: Vec<(String, String)>,
     /// The address to listen on; port 0 takes a free one. Default: as the broker's.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) listen: Option<String>,
-    /// Shards; default: one for each core.
-    #[arg(long)]
+    #[arg(long, help = SHARDS_HELP)]
     pub(crate) shards: Option<u16>,
     /// Write the bound address into this file once the broker serves.
     #[arg(long, value_name = "FILE")]
@@ -109,8 +121,7 @@ pub(crate) struct ServeArgs {
     /// The address to listen on.
     #[arg(long, default_value = "127.0.0.1:0")]
     pub(crate) listen: String,
-    /// Shards; default: one for each core.
-    #[arg(long)]
+    #[arg(long, help = SHARDS_HELP)]
     pub(crate) shards: Option<u16>,
     /// Serve from storage that cannot flush.
     #[arg(long)]
@@ -128,7 +139,7 @@ pub(crate) enum TopicCommand {
         #[arg(required = true)]
         names: Vec<String>,
         /// Partitions of each.
-        #[arg(long, short, default_value_t = 1)]
+        #[arg(long, short, default_value_t = 1, allow_negative_numbers = true)]
         partitions: i32,
         /// Replicas of each partition; -1: the broker's default.
         #[arg(long, default_value_t = -1, allow_negative_numbers = true)]
@@ -157,7 +168,7 @@ pub(crate) enum TopicCommand {
         /// The name.
         name: String,
         /// The new number of partitions. Keys then map to other partitions than before.
-        #[arg(long, short)]
+        #[arg(long, short, allow_negative_numbers = true)]
         partitions: Option<i32>,
         /// A setting; repeatable.
         #[arg(long = "set", value_name = "NAME=VALUE", value_parser = name_value)]
@@ -169,10 +180,10 @@ pub(crate) enum TopicCommand {
         /// The name.
         name: String,
         /// The partition.
-        #[arg(long, short)]
+        #[arg(long, short, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(0..))]
         partition: i32,
         /// The new start; the records below it are gone.
-        #[arg(long, value_name = "OFFSET")]
+        #[arg(long, value_name = "OFFSET", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(0..))]
         before: i64,
     },
     /// Delete topics with all their records.
@@ -186,20 +197,21 @@ pub(crate) enum TopicCommand {
 
 /// `tg produce`
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  tg produce readings < file                      one record a line\n  \
+#[command(after_help = format!("Examples:\n  tg produce readings < file                      one record a line\n  \
         tg produce readings -K : < file                 key:value lines\n  \
+        tg produce readings -K '\\t' < file              key, tab, value\n  \
         tg produce readings -f '%p %k %v\\n' < file      as the format says\n  \
         tg produce readings --key cfg --whole a.json    the whole file as one record\n  \
         tail -f app.log | tg produce logs -o json       one line for each acknowledged batch\n\n\
-        Format: %k key, %v value, %p partition, %T time in ms, %h headers a=1,b=2, %% percent sign; \\n \\t \\xHH.\n\
-        Every field ends where the text behind it begins.")]
+        {}\n\
+        Every field ends where the text behind it begins.", letters_help(Direction::Input)))]
 pub(crate) struct ProduceArgs {
     /// The topic.
     pub(crate) topic: String,
     /// Files; none or -: standard input.
     pub(crate) files: Vec<PathBuf>,
-    /// What separates key and value in a line.
-    #[arg(long, short = 'K', value_name = "TEXT", conflicts_with_all = ["format", "whole", "key"])]
+    #[arg(long, short = 'K', value_name = "TEXT", allow_hyphen_values = true,
+          help = format!("What separates key and value in a line; may hold {ESCAPES}"), conflicts_with_all = ["format", "whole", "key"])]
     pub(crate) key_separator: Option<String>,
     /// The key of every record.
     #[arg(long, short)]
@@ -216,8 +228,8 @@ pub(crate) struct ProduceArgs {
     /// An empty value is null, which marks a key as deleted.
     #[arg(long, short = 'Z')]
     pub(crate) empty_is_null: bool,
-    /// The partition of every record; default: by key, or in turn.
-    #[arg(long, short)]
+    /// The partition of every record, from 0; default: by key, or in turn.
+    #[arg(long, short, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(0..))]
     pub(crate) partition: Option<i32>,
     /// When a record counts as stored.
     #[arg(long, value_enum, default_value = "leader")]
@@ -260,15 +272,16 @@ pub(crate) enum CompressionArg {
 /// `tg consume`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  tg consume readings                             everything there is, then end\n  \
+    after_help = format!("Examples:\n  tg consume readings                             everything there is, then end\n  \
         tg consume readings --follow                    and what comes after it\n  \
         tg consume readings --from latest               only what comes from now on\n  \
         tg consume readings --from -5m -f '%p %o %k %v\\n'\n  \
         tg consume readings --from 100 --until 200 -p 0 -o json\n  \
         tg consume readings --group audit               from where `audit` stood; stores where it ends\n\n\
-        Format: %t topic, %p partition, %o offset, %k key, %K its length, %v value, %S its length, %T time in ms,\n\
-        %h headers a=1,b=2, %% percent sign; \\n \\r \\t \\0 \\\\ \\xHH. A length is -1 for null.\n\
-        Times: 2026-11-29T15:00:00Z, 2026-11-29, @1795965377000 (ms), -5m or 5m (that long ago; ms s m h d)."
+        {} A length is -1 for null.\n\
+        Times: 2026-11-29T15:00:00Z, 2026-11-29, @1795965377000 (ms), -5m or 5m (that long ago; ms s m h d).\n\n\
+        What cannot be read stops its partition only: the others are read to the end, and the exit code is not 0.",
+        letters_help(Direction::Output))
 )]
 pub(crate) struct ConsumeArgs {
     /// The topic.
@@ -278,7 +291,7 @@ pub(crate) struct ConsumeArgs {
     #[arg(long, allow_hyphen_values = true, value_name = "WHERE")]
     pub(crate) from: Option<String>,
     /// end (what is there now) or an offset. Default: end, unless --follow or --from latest.
-    #[arg(long, value_name = "WHERE", conflicts_with = "follow")]
+    #[arg(long, allow_hyphen_values = true, value_name = "WHERE", conflicts_with = "follow")]
     pub(crate) until: Option<String>,
     /// Go on at the end and wait for more.
     #[arg(long)]
@@ -290,13 +303,14 @@ pub(crate) struct ConsumeArgs {
     #[arg(long)]
     pub(crate) raw: bool,
     /// Only these partitions, such as 0,2.
-    #[arg(long, short, value_delimiter = ',', value_name = "LIST")]
+    #[arg(long, short, value_delimiter = ',', value_name = "LIST", allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i32).range(0..))]
     pub(crate) partitions: Vec<i32>,
     /// End after so many records.
     #[arg(long, short = 'n', value_name = "COUNT")]
     pub(crate) max_records: Option<u64>,
     /// The name under which the position is kept; it is stored once the records are written out.
-    #[arg(long, short, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME", value_parser = consumer_name)]
     pub(crate) group: Option<String>,
     /// Do not store the position.
     #[arg(long, requires = "group")]
@@ -319,7 +333,7 @@ pub(crate) struct OffsetsArgs {
     #[arg(long, allow_hyphen_values = true, value_name = "TIME")]
     pub(crate) at: Option<String>,
     /// Also where this consumer continues, and how many records are before it.
-    #[arg(long, short, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME", value_parser = consumer_name)]
     pub(crate) group: Option<String>,
 }
 
@@ -366,6 +380,9 @@ pub(crate) struct DemoArgs {
     /// Partitions of the topic.
     #[arg(long, default_value_t = 4)]
     pub(crate) partitions: i32,
+    /// Store on storage that cannot flush (tmpfs): the level met is `memory`, and nothing survives a power loss.
+    #[arg(long)]
+    pub(crate) allow_volatile: bool,
     /// Threads that read /proc.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) samplers: u32,
@@ -421,9 +438,11 @@ pub(crate) struct FirstArgs {
     /// Bytes of each record's value.
     #[arg(long, default_value_t = 1024)]
     pub(crate) record_bytes: usize,
-    /// Shards of the broker; default: one for each core.
-    #[arg(long)]
+    #[arg(long, help = SHARDS_HELP)]
     pub(crate) shards: Option<u16>,
+    /// Measure on storage that cannot flush (tmpfs); acks say `memory`.
+    #[arg(long)]
+    pub(crate) allow_volatile: bool,
     /// What produces.
     #[arg(long, value_enum, default_value = "wire")]
     pub(crate) client: ClientArg,
@@ -458,6 +477,15 @@ fn name_value(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
         _ => Err("it must be NAME=VALUE".into()),
+    }
+}
+
+/// The broker's rule, checked before anything is read.
+fn consumer_name(text: &str) -> Result<String, String> {
+    const BYTES_MAX: usize = 255;
+    match text.len() {
+        1..=BYTES_MAX => Ok(text.to_owned()),
+        bytes => Err(format!("a consumer's name has 1 to {BYTES_MAX} bytes, this one has {bytes}")),
     }
 }
 

@@ -28,6 +28,8 @@ pub(crate) struct Spawn<'a> {
     pub(crate) data: &'a Path,
     /// Shards; none: one for each core.
     pub(crate) shards: Option<u16>,
+    /// Whether it serves from storage that cannot flush.
+    pub(crate) allow_volatile: bool,
 }
 
 /// A broker process on a data directory; killed when dropped without [`BrokerProcess::stop`].
@@ -52,6 +54,9 @@ impl BrokerProcess {
         command.args(["-o", "json", "serve", "--data"]).arg(spawn.data);
         if let Some(shards) = spawn.shards {
             command.args(["--shards", &shards.to_string()]);
+        }
+        if spawn.allow_volatile {
+            command.arg("--allow-volatile");
         }
         // Its own process group: ctrl-C is ours to handle, the broker is stopped after what is under way.
         command.process_group(0).kill_on_drop(true);

@@ -54,10 +54,25 @@ impl From<Error> for Failure {
         if let Some((limited, limit, current)) = error.limit() {
             failure = failure.place(limited).limit(limit).current(current);
         }
-        if !error.hint().is_empty() {
-            failure = failure.fix(error.hint());
+        match error.hint() {
+            "" => failure.fix(usual_fix(code)),
+            hint => failure.fix(hint),
         }
-        failure
+    }
+}
+
+/// What to do about an error that does not say so itself.
+fn usual_fix(code: Code) -> &'static str {
+    match code {
+        Code::Usage => "correct what is named; `tg COMMAND --help` shows what can be typed",
+        Code::Unreachable => "see whether the broker runs (`tg status`), and try again",
+        Code::Refused => "correct what is named, and ask again",
+        Code::NotFound => "look at what there is: `tg topic list`, `tg offsets TOPIC`",
+        Code::Differs => "keep the data directory as it is; `tg dump DIR` shows what is damaged",
+        Code::UnknownOutcome => "read back what is stored before it is done again",
+        Code::Failed | Code::BrokerFailed | Code::Interrupted => {
+            "see the broker's log; if it happens again, report it with this message"
+        }
     }
 }
 

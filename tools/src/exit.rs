@@ -43,16 +43,25 @@ struct Detail {
     limit: Option<String>,
     current: Option<String>,
     fix: Option<String>,
+    telling: Telling,
+}
+
+/// Whether there is somebody who does not know yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Telling {
+    ToTell,
+    /// It was said when it happened; only the exit code is left.
+    Told,
     /// The reader of our output has gone: nobody to tell, and nothing to complain about.
-    output_closed: bool,
+    OutputClosed,
 }
 
 impl Failure {
     /// An error with its cause, in one sentence without a full stop.
     pub(crate) fn new(code: Code, cause: impl Into<String>) -> Failure {
         let cause = cause.into();
-        let detail =
-            Detail { code, cause, place: None, limit: None, current: None, fix: None, output_closed: false };
+        let telling = Telling::ToTell;
+        let detail = Detail { code, cause, place: None, limit: None, current: None, fix: None, telling };
         Failure { detail: Box::new(detail) }
     }
 
@@ -64,8 +73,16 @@ impl Failure {
     /// Writing to standard output failed. A closed pipe (`tg consume t | head`) is an ordinary end.
     pub(crate) fn output(error: io::Error) -> Failure {
         let mut failure = Failure::new(Code::Failed, format!("cannot write to standard output: {error}"));
-        failure.detail.output_closed = error.kind() == io::ErrorKind::BrokenPipe;
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            failure.detail.telling = Telling::OutputClosed;
+        }
         failure
+    }
+
+    /// The same, once it has been said.
+    pub(crate) fn told(mut self) -> Failure {
+        self.detail.telling = Telling::Told;
+        self
     }
 
     /// Where: an option, a file, an address.
@@ -92,14 +109,19 @@ impl Failure {
         self
     }
 
+    /// What sort of end it is.
+    pub(crate) fn code(&self) -> Code {
+        self.detail.code
+    }
+
     /// The number that the process ends with.
     pub(crate) fn exit_number(&self) -> u8 {
-        if self.detail.output_closed { 0 } else { self.detail.code as u8 }
+        if self.detail.telling == Telling::OutputClosed { 0 } else { self.detail.code as u8 }
     }
 
     /// Whether there is nothing to say.
     pub(crate) fn is_silent(&self) -> bool {
-        self.detail.output_closed
+        self.detail.telling != Telling::ToTell
     }
 
     /// For `-o json`: one object.

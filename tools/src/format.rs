@@ -1,8 +1,6 @@
 //! `-f`: how a record is written out by `consume`, and how one is cut out of the input by `produce`.
 //!
-//! The letters are kcat's where kcat has one: `%t` topic, `%p` partition, `%o` offset, `%k` key, `%K` key length, `%v` or
-//! `%s` value, `%S` value length, `%T` record time (ms since the epoch), `%h` headers as `name=value,..`, `%%` a percent
-//! sign; escapes `\n \r \t \0 \\ \xHH`. A length is -1 for null.
+//! The letters are kcat's where kcat has one; [`LETTERS`] lists them, and the help is made from that list.
 
 use std::io::{self, BufRead};
 
@@ -36,6 +34,72 @@ pub(crate) enum Field {
     Time,
     /// `%h`
     Headers,
+}
+
+/// Every letter, what it stands for, and what the help says of it.
+const LETTERS: [(char, Field, &str); 10] = [
+    ('t', Field::Topic, "topic"),
+    ('p', Field::Partition, "partition"),
+    ('o', Field::Offset, "offset"),
+    ('k', Field::Key, "key"),
+    ('K', Field::KeyLength, "its length"),
+    ('v', Field::Value, "value"),
+    ('s', Field::Value, "value, as kcat calls it"),
+    ('S', Field::ValueLength, "its length"),
+    ('T', Field::Time, "record time in ms"),
+    ('h', Field::Headers, "headers a=1,b=2"),
+];
+
+/// Escapes in formats and separators.
+pub(crate) const ESCAPES: &str = "\\n \\r \\t \\0 \\\\ \\xHH";
+
+/// What a format is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// Records are written out.
+    Output,
+    /// Records are cut out of an input.
+    Input,
+}
+
+/// The lines of the help that list the letters.
+pub(crate) fn letters_help(direction: Direction) -> String {
+    let known = LETTERS.iter().filter(|(_, field, _)| direction == Direction::Output || field.is_input());
+    let words: Vec<String> = known.map(|(letter, _, text)| format!("%{letter} {text}")).collect();
+    let mut lines = String::from("Format:");
+    let mut width = lines.len();
+    for word in words.iter().map(String::as_str).chain(["%% percent sign"]) {
+        if width + word.len() > 100 {
+            lines.push_str("\n       ");
+            width = 7;
+        }
+        lines.push_str(&format!(" {word},"));
+        width += word.len() + 2;
+    }
+    format!("{};\n        {ESCAPES}.", lines.trim_end_matches(','))
+}
+
+impl Field {
+    /// Whether it can be told what to be when a record is cut out of an input.
+    fn is_input(self) -> bool {
+        match self {
+            Field::Partition | Field::Key | Field::Value | Field::Time | Field::Headers => true,
+            Field::Topic | Field::Offset | Field::KeyLength | Field::ValueLength => false,
+        }
+    }
+}
+
+/// Bytes as typed, with escapes.
+pub(crate) fn unescape(text: &str) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => bytes.push(escape(&mut chars)?),
+            other => bytes.extend_from_slice(other.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    Ok(bytes)
 }
 
 /// A format as typed, cut into pieces; neighbouring literals are one.
@@ -74,18 +138,11 @@ pub(crate) fn parse(format: &str) -> Result<Vec<Piece>, String> {
 }
 
 fn field(letter: char) -> Result<Field, String> {
-    Ok(match letter {
-        't' => Field::Topic,
-        'p' => Field::Partition,
-        'o' => Field::Offset,
-        'k' => Field::Key,
-        'K' => Field::KeyLength,
-        'v' | 's' => Field::Value,
-        'S' => Field::ValueLength,
-        'T' => Field::Time,
-        'h' => Field::Headers,
-        other => return Err(format!("%{other} is no field; there are %t %p %o %k %K %v %s %S %T %h and %%")),
-    })
+    if let Some((_, field, _)) = LETTERS.iter().find(|(known, _, _)| *known == letter) {
+        return Ok(*field);
+    }
+    let known: String = LETTERS.iter().map(|(known, _, _)| format!("%{known} ")).collect();
+    Err(format!("%{letter} is no field; there are {known}and %%"))
 }
 
 fn escape(chars: &mut std::str::Chars<'_>) -> Result<u8, String> {
@@ -102,7 +159,7 @@ fn escape(chars: &mut std::str::Chars<'_>) -> Result<u8, String> {
         }
         other => {
             let given = other.map(String::from).unwrap_or_default();
-            Err(format!("\\{given} is no escape; there are \\n \\r \\t \\0 \\\\ and \\xHH"))
+            Err(format!("\\{given} is no escape; there are {ESCAPES}"))
         }
     }
 }
@@ -194,7 +251,7 @@ impl Pattern {
                     Some((_, end)) => *end = bytes,
                 },
                 Piece::Field(field) => {
-                    if matches!(field, Field::Topic | Field::Offset | Field::KeyLength | Field::ValueLength) {
+                    if !field.is_input() {
                         return Err("on input only %k %v %p %T and %h make sense".into());
                     }
                     if pattern.fields.iter().any(|(_, end)| end.is_empty()) {
@@ -354,9 +411,24 @@ mod tests {
             let error = parse(format).unwrap_err();
             assert!(error.contains(want), "{format}: {error}");
         }
+        assert_eq!(unescape("a\\t\\0\\n\\\\\\x41").unwrap(), b"a\t\0\n\\A");
+        assert!(unescape("\\").unwrap_err().contains("escape"));
         for (format, want) in [("%k%v", "between"), ("%o %v", "input"), ("text", "no field")] {
             let error = Pattern::parse(format).unwrap_err();
             assert!(error.contains(want), "{format}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_letter_that_is_understood_is_in_the_help_and_no_other() {
+        let help = [letters_help(Direction::Output), letters_help(Direction::Input)];
+        for letter in ('!'..='~').filter(|c| *c != '%') {
+            let named = help.each_ref().map(|text| text.contains(&format!("%{letter} ")));
+            assert_eq!(named[0], parse(&format!("%{letter}")).is_ok(), "%{letter} in {}", help[0]);
+            assert_eq!(named[1], Pattern::parse(&format!("%{letter}")).is_ok(), "%{letter} in {}", help[1]);
+        }
+        for escape in ESCAPES.split(' ') {
+            assert!(unescape(&escape.replace("HH", "41")).is_ok(), "{escape}");
         }
     }
 

@@ -29,6 +29,11 @@ impl Out {
         Out { format, stdout: BufWriter::with_capacity(64 << 10, io::stdout()) }
     }
 
+    /// For whom the output is.
+    pub(crate) fn format(&self) -> Format {
+        self.format
+    }
+
     /// Whether the output is for scripts.
     pub(crate) fn is_json(&self) -> bool {
         self.format == Format::Json
@@ -58,6 +63,14 @@ impl Out {
     /// A table for people: a head, then rows; numbers right-aligned.
     pub(crate) fn table(&mut self, head: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
         self.line(render_table(head, rows).trim_end())
+    }
+}
+
+/// An error, in the form that was asked for. On standard error.
+pub(crate) fn tell(failure: &Failure, format: Format) {
+    match format {
+        Format::Human => note(failure),
+        Format::Json => note(failure.to_json()),
     }
 }
 

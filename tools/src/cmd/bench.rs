@@ -80,7 +80,9 @@ fn first(args: &FirstArgs, out: &mut Out) -> Result<(), Failure> {
 }
 
 async fn first_rounds(args: &FirstArgs, target: &Target, data: &Path, out: &mut Out) -> Result<(), Failure> {
-    let broker = BrokerProcess::start(Spawn { data, shards: args.shards }).await?;
+    let broker =
+        BrokerProcess::start(Spawn { data, shards: args.shards, allow_volatile: args.allow_volatile })
+            .await?;
     let rounds = alternate(&broker, args, target, out).await?;
     broker.stop().await?;
     report_first(args, &rounds, out)

@@ -5,23 +5,67 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 use tidegate::{
-    Batch, Client, ConsumedRecord, Consumer, ConsumerBuilder, Event, Offset, OffsetQuery, OutOfRange,
-    PartitionId, Start,
+    Batch, Client, ConsumedRecord, Consumer, ConsumerBuilder, Error, ErrorCode, Event, Offset, OffsetQuery,
+    OutOfRange, PartitionId, Start, Unread,
 };
 
 use crate::args::ConsumeArgs;
+use crate::connect::{SERVER_DEFAULT, with_client};
 use crate::exit::{Code, Failure};
 use crate::format::{self, Piece, RecordView};
-use crate::output::{Out, note};
+use crate::output::{Out, note, tell};
 use crate::time;
 
 /// How often the position of a named consumer is stored while records flow.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Reads until the end that was asked for.
-pub(crate) async fn run(client: Client, args: ConsumeArgs, out: &mut Out) -> Result<(), Failure> {
+pub(crate) fn run(server: &str, args: ConsumeArgs, out: &mut Out) -> Result<(), Failure> {
+    // Before anything is connected: a mistake is one whether the broker runs or not.
     let style = Style::new(&args, out)?;
     let from = From::parse(args.from.as_deref(), args.group.is_some())?;
+    let until = until(&args, &from)?;
+    with_client(server, |client| read(server, client, args, Plan { style, from, until }, out))
+}
+
+/// What the arguments come to.
+struct Plan {
+    style: Style,
+    from: From,
+    until: Until,
+}
+
+/// Where the reading ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Until {
+    Never,
+    End,
+    Offset(Offset),
+}
+
+fn until(args: &ConsumeArgs, from: &From) -> Result<Until, Failure> {
+    match args.until.as_deref() {
+        _ if args.follow => Ok(Until::Never),
+        None if matches!(from, From::At(Start::Latest)) => Ok(Until::Never),
+        None | Some("end") => Ok(Until::End),
+        Some(text) => match text.parse() {
+            Ok(offset) if offset >= 0 => Ok(Until::Offset(Offset(offset))),
+            _ => Err(Failure::usage("this is neither end nor an offset")
+                .place("--until")
+                .current(text)
+                .fix("write end, or an offset from 0 on, such as 1000; the last N records are --from -N")),
+        },
+    }
+}
+
+async fn read(
+    server: &str,
+    client: Client,
+    args: ConsumeArgs,
+    plan: Plan,
+    out: &mut Out,
+) -> Result<(), Failure> {
+    let Plan { style, from, until } = plan;
     let builder = client
         .consumer(&args.topic)
         .prefetch_bytes(args.prefetch << 20)
@@ -31,29 +75,25 @@ pub(crate) async fn run(client: Client, args: ConsumeArgs, out: &mut Out) -> Res
         None => builder,
     };
     let builder = from.apply(builder, &client, &args.topic).await?;
-    let endless = args.follow || (args.until.is_none() && matches!(from, From::At(Start::Latest)));
-    let builder = match args.until.as_deref() {
-        _ if endless => builder,
-        None | Some("end") => builder.until_end(),
-        Some(text) => match text.parse() {
-            Ok(offset) => builder.until_offset(Offset(offset)),
-            Err(_) => {
-                let failure =
-                    Failure::usage("this is neither end nor an offset").place("--until").current(text);
-                return Err(failure.fix("write end, or an offset such as 1000"));
-            }
-        },
+    let builder = match until {
+        Until::Never => builder,
+        Until::End => builder.until_end(),
+        Until::Offset(offset) => builder.until_offset(offset),
     };
+    let server = if server == SERVER_DEFAULT { String::new() } else { format!(" -s {server}") };
+    let group = args.group.as_ref().map_or(String::new(), |group| format!(" --group {group}"));
     let mut reading = Reading {
-        topic: args.topic.clone(),
+        again: format!("tg{server} consume {}{group}", args.topic),
+        topic: args.topic,
         style,
         room: args.max_records.unwrap_or(u64::MAX),
         done: BTreeMap::new(),
+        stopped: BTreeMap::new(),
         text: Vec::new(),
     };
     let consumer = builder.start().await?;
     let commits = args.group.is_some() && !args.no_commit;
-    let ended = reading.read(&consumer_options(commits, endless), consumer, out).await;
+    let ended = reading.read(&consumer_options(commits, until == Until::Never), consumer, out).await;
     out.flush()?;
     ended
 }
@@ -87,11 +127,15 @@ fn consumer_options(commits: bool, endless: bool) -> Options {
 /// What is written, and what has been.
 struct Reading {
     topic: String,
+    /// The command line that reads the topic again, up to where it begins.
+    again: String,
     style: Style,
     /// Records that may still be written.
     room: u64,
     /// The next offset of each partition, behind what has been written.
     done: BTreeMap<PartitionId, Offset>,
+    /// Partitions that cannot be read on, and the code that they would end the command with.
+    stopped: BTreeMap<PartitionId, Code>,
     text: Vec<u8>,
 }
 
@@ -118,10 +162,14 @@ impl Reading {
             };
             match event {
                 None => break,
-                Some(Err(error)) => {
-                    result = Err(error.into());
-                    break;
-                }
+                Some(Err(error)) => match error.unread() {
+                    Some(unread) => self.stop(unread, error, out)?,
+                    None => {
+                        result = Err(error.into());
+                        break;
+                    }
+                },
+                Some(Ok(Event::Batch(batch))) if self.stopped.contains_key(&batch.partition()) => {}
                 Some(Ok(Event::Batch(batch))) => self.write(&batch, out)?,
                 Some(Ok(Event::Skipped { partition, from, to })) => {
                     note(format!(
@@ -138,17 +186,68 @@ impl Reading {
             if options.ends == Ends::WhenTold {
                 out.flush()?;
             }
+            if self.stopped.len() == consumer.positions().len() {
+                break;
+            }
         }
         if options.commits == Commits::Regularly {
             self.commit(&consumer, out).await?;
         }
         consumer.close().await;
-        result
+        result.and_then(|()| self.verdict())
+    }
+
+    /// A partition cannot be read on: says so, with the way round it. The others go on.
+    fn stop(&mut self, unread: Unread, error: Error, out: &mut Out) -> Result<(), Failure> {
+        let failure = self.explain(unread, error);
+        out.flush()?;
+        tell(&failure, out.format());
+        self.stopped.insert(unread.partition, failure.code());
+        Ok(())
+    }
+
+    fn explain(&self, unread: Unread, error: Error) -> Failure {
+        let Unread { partition, from, to } = unread;
+        let topic = &self.topic;
+        if let (Some(ErrorCode::OffsetOutOfRange), Some((_, earliest, end))) = (error.code(), error.limit()) {
+            return Failure::new(Code::NotFound, "the offset to begin at is out of range")
+                .place(format!("topic {topic}, partition {partition}"))
+                .limit(format!("earliest {earliest}, end {end}"))
+                .current(from)
+                .fix(format!(
+                    "`{} -p {partition} --from {earliest}` reads all that there is; the end is --from latest",
+                    self.again
+                ));
+        }
+        let failure = Failure::from(error);
+        match to {
+            Some(to) => failure
+                .place(format!("topic {topic}, partition {partition}, offsets {from} to {}", to.0 - 1))
+                .fix(format!("`{} -p {partition} --from {to}` goes on behind them", self.again)),
+            None => failure.place(format!("topic {topic}, partition {partition}, from offset {from} on")),
+        }
+    }
+
+    /// How the command ends once every partition is at its end or has stopped. What stopped them was told.
+    fn verdict(&self) -> Result<(), Failure> {
+        let mut codes = self.stopped.values();
+        let Some(first) = codes.next() else { return Ok(()) };
+        // Damage outweighs everything: it is what an operator has to hear of.
+        let code = if codes.any(|code| *code == Code::Differs) { Code::Differs } else { *first };
+        let count = self.stopped.len();
+        Err(Failure::new(code, format!("{count} partitions were not read to their end")).told())
     }
 
     fn write(&mut self, batch: &Batch, out: &mut Out) -> Result<(), Failure> {
-        for record in batch.records()? {
-            let record = record?;
+        let records = match batch.records() {
+            Ok(records) => records,
+            Err(error) => return self.unreadable(batch, error, out),
+        };
+        for record in records {
+            let record = match record {
+                Ok(record) => record,
+                Err(error) => return self.unreadable(batch, error, out),
+            };
             if self.room == 0 {
                 return Ok(());
             }
@@ -162,6 +261,14 @@ impl Reading {
             self.done.insert(batch.partition(), batch.end_offset());
         }
         Ok(())
+    }
+
+    /// A batch holds what is no record. Those of its records that were written out are not skipped.
+    fn unreadable(&mut self, batch: &Batch, error: Error, out: &mut Out) -> Result<(), Failure> {
+        let partition = batch.partition();
+        let first = batch.first_offset();
+        let from = self.done.get(&partition).map_or(first, |done| first.max(*done));
+        self.stop(Unread { partition, from, to: Some(batch.end_offset()) }, error, out)
     }
 
     /// A position is stored only once what lies before it is out.
@@ -239,6 +346,12 @@ enum Style {
 
 impl Style {
     fn new(args: &ConsumeArgs, out: &Out) -> Result<Style, Failure> {
+        if out.is_json() && (args.raw || args.format.is_some()) {
+            let option = if args.raw { "--raw" } else { "--format" };
+            return Err(Failure::usage("records are written either as JSON or in another form")
+                .place(format!("-o json with {option}"))
+                .fix(format!("leave out -o json, or {option}")));
+        }
         let text = match (&args.format, args.raw) {
             (Some(format), _) => format.as_str(),
             (None, true) => "%v",
@@ -246,7 +359,10 @@ impl Style {
             (None, false) => "%v\\n",
         };
         format::parse(text).map(Style::Pieces).map_err(|e| {
-            Failure::usage(format!("the format cannot be used: {e}")).place("--format").current(text)
+            Failure::usage(format!("the format cannot be used: {e}"))
+                .place("--format")
+                .current(text)
+                .fix("`tg consume --help` lists the letters and escapes")
         })
     }
 

@@ -21,8 +21,8 @@ use crate::output::Out;
 pub(crate) fn run(cli: Cli, out: &mut Out) -> Result<(), Failure> {
     match cli.command {
         Command::Topic(command) => with_client(&cli.server, |client| topic::run(client, command, out)),
-        Command::Produce(args) => with_client(&cli.server, |client| produce::run(client, args, out)),
-        Command::Consume(args) => with_client(&cli.server, |client| consume::run(client, args, out)),
+        Command::Produce(args) => produce::run(&cli.server, args, out),
+        Command::Consume(args) => consume::run(&cli.server, args, out),
         Command::Offsets(args) => with_client(&cli.server, |client| offsets::run(client, args, out)),
         Command::Status(args) => with_client(&cli.server, |client| status::run(client, args, out)),
         Command::Completions { shell } => {

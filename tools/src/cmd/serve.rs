@@ -16,7 +16,16 @@ use crate::output::{Out, note};
 /// Serves until ctrl-C or SIGTERM.
 pub(crate) fn dev(args: &DevArgs, out: &mut Out) -> Result<(), Failure> {
     let begun = Instant::now();
-    let mut raw = RawConfig::new().with("data", args.data.display().to_string());
+    let mut raw = RawConfig::new();
+    if let Some(file) = &args.config {
+        raw = raw.with_file_at(file);
+    }
+    for (key, value) in &args.settings {
+        raw = raw.with_set(key, value);
+    }
+    if let Some(data) = &args.data {
+        raw = raw.with("data", data.display().to_string());
+    }
     if let Some(listen) = &args.listen {
         raw = raw.with("listen", listen);
     }
@@ -26,9 +35,12 @@ pub(crate) fn dev(args: &DevArgs, out: &mut Out) -> Result<(), Failure> {
     if let Some(file) = &args.port_file {
         raw = raw.with("port_file", file.display().to_string());
     }
-    raw = raw
-        .with("allow_volatile", args.allow_volatile.to_string())
-        .with("insecure", args.insecure.to_string());
+    // Left out, they are as the file says.
+    for (key, given) in [("allow_volatile", args.allow_volatile), ("insecure", args.insecure)] {
+        if given {
+            raw = raw.with(key, "true");
+        }
+    }
     let config = raw.check().map_err(|e| failed(e, Code::Usage))?;
     let running = start(config).map_err(|e| failed(e, Code::BrokerFailed))?;
     banner(&running, begun, out)?;

@@ -47,11 +47,12 @@ pub(crate) fn run(args: &DemoArgs, out: &mut Out) -> Result<(), Failure> {
 }
 
 async fn store_and_compare(args: &DemoArgs, data: &Path, out: &mut Out) -> Result<(), Failure> {
-    let broker = BrokerProcess::start(Spawn { data, shards: None }).await?;
+    let spawn = Spawn { data, shards: None, allow_volatile: args.allow_volatile };
+    let broker = BrokerProcess::start(spawn).await?;
     let stored = store(&broker, args, data, out).await?;
     broker.stop().await?;
     report::progress("stopped the broker; a new process reads everything back from disk", out)?;
-    let broker = BrokerProcess::start(Spawn { data, shards: None }).await?;
+    let broker = BrokerProcess::start(spawn).await?;
     let cold = read_back(&broker, stored.flow.bytes_acked).await?;
     broker.stop().await?;
     let report = Report { args, stored, cold };

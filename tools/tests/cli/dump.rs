@@ -69,26 +69,28 @@ fn every_structure_is_found_wherever_it_lies() {
     let ring = [vec![0; 2 * BLOCK], frame(), vec![7; BLOCK], vec![0; BLOCK]].concat();
     std::fs::write(dir.path().join("journal/ring"), ring).unwrap();
     std::fs::write(dir.path().join("journal/slot"), checkpoint()).unwrap();
-    let ran = tg(&["-o", "json", "dump", dir.path().to_str().unwrap()]).ok();
+    let journal = dir.path().join("journal");
+    let ran = tg(&["-o", "json", "dump", journal.to_str().unwrap()]).ok();
     let found: Vec<(String, u64)> = objects(&ran)
         .iter()
+        .filter(|s| s["kind"] != "summary")
         .map(|s| (s["kind"].as_str().unwrap().to_owned(), s["at"].as_u64().unwrap()))
         .collect();
     let block = BLOCK as u64;
-    let want = [
-        ("superblock", 0),
-        ("superblock", block),
-        ("zeros", 0),
-        ("frame", 2 * block),
-        ("unknown", 3 * block),
-        ("zeros", 4 * block),
-        ("checkpoint", 0),
-    ];
+    let want =
+        [("zeros", 0), ("frame", 2 * block), ("unknown", 3 * block), ("zeros", 4 * block), ("checkpoint", 0)];
     assert_eq!(found, want.map(|(kind, at)| (kind.to_owned(), at)));
     let frame = objects(&ran).into_iter().find(|s| s["kind"] == "frame").unwrap();
     assert_eq!(frame["entries"][0]["offset"], 17);
-    let human = tg(&["dump", dir.path().to_str().unwrap()]).ok();
+    let human = tg(&["dump", journal.to_str().unwrap()]).ok();
     assert!(human.stdout.contains("frame 6:") && human.stdout.contains("from offset 17"), "{}", human.stdout);
+    assert!(human.stdout.ends_with("2 structures, 0 damaged\n"), "{}", human.stdout);
+    let blocks = tg(&["dump", dir.path().join("superblock").to_str().unwrap()]).ok();
+    assert!(blocks.stdout.contains("superblock A") && blocks.stdout.contains("superblock B"));
+    // As a whole it lacks what its superblock names.
+    let whole = tg(&["dump", dir.path().to_str().unwrap()]);
+    assert_eq!(whole.code, 6, "{}", whole.stderr);
+    assert!(whole.stdout.contains("00000001-ring-00 at byte 0: is missing"), "{}", whole.stdout);
 }
 
 #[test]
@@ -102,4 +104,49 @@ fn damage_is_named_and_the_rest_is_shown() {
     assert_eq!(ran.code, 6, "{}", ran.stderr);
     assert!(ran.stdout.contains("DAMAGED") && ran.stdout.contains("superblock B"), "{}", ran.stdout);
     assert!(ran.stderr.contains("at byte 0"), "{}", ran.stderr);
+    assert!(ran.stdout.ends_with("2 structures, 1 damaged\n"), "{}", ran.stdout);
+}
+
+#[test]
+fn what_is_no_data_directory_is_refused_and_not_listed() {
+    let dir = TestDir::new();
+    std::fs::write(dir.path().join("notes.txt"), "of somebody").unwrap();
+    for path in [dir.path().to_owned(), dir.path().join("notes.txt")] {
+        let ran = tg(&["dump", path.to_str().unwrap()]);
+        assert_eq!(ran.code, 5, "{}{}", ran.stdout, ran.stderr);
+        assert!(ran.stderr.contains("data directory") && ran.stderr.contains("fix:"), "{}", ran.stderr);
+    }
+    assert!(!tg(&["dump", dir.path().to_str().unwrap()]).stdout.contains("notes.txt"));
+}
+
+#[test]
+fn a_later_format_is_no_damage() {
+    let dir = TestDir::new();
+    let mut block = superblock();
+    block[12..16].copy_from_slice(&2u32.to_le_bytes());
+    let crc = tidegate_protocol::crc::of(&block[12..]);
+    block[8..12].copy_from_slice(&crc.to_le_bytes());
+    std::fs::write(dir.path().join("superblock"), [&block[..], &block[..]].concat()).unwrap();
+    for path in [dir.path().to_owned(), dir.path().join("superblock")] {
+        let ran = tg(&["dump", path.to_str().unwrap()]);
+        assert_eq!(ran.code, 1, "{}", ran.stderr);
+        assert!(ran.stdout.contains("format 2, this build reads up to 1"), "{}", ran.stdout);
+        assert!(!ran.stdout.contains("DAMAGED") && ran.stderr.contains("later version"), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_checkpoint_that_was_made_with_its_journal_was_taken_at_no_time() {
+    let dir = TestDir::new();
+    let header = CheckpointHeader {
+        identity: IDENTITY,
+        incarnation: Incarnation(1),
+        sequence: FrameSequence(0),
+        hash: 0,
+        next_at: 0,
+    };
+    let path = dir.path().join("slot");
+    std::fs::write(&path, checkpoint::encode(&header, &CheckpointBody::default())).unwrap();
+    let ran = tg(&["dump", path.to_str().unwrap()]).ok();
+    assert!(ran.stdout.contains("not taken yet") && !ran.stdout.contains("1970"), "{}", ran.stdout);
 }

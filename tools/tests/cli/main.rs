@@ -1,7 +1,10 @@
 //! The command line as a user meets it: real processes, a broker of `tg dev` on a free port.
 
+mod consume;
 mod disk;
 mod dump;
+mod produce;
+mod readme;
 mod world;
 
 use std::io::{Read, Write};
@@ -59,6 +62,27 @@ fn a_configuration_that_makes_no_sense_is_exit_2_and_makes_nothing() {
         assert!(ran.stderr.contains(word) && ran.stderr.contains("fix:"), "{}", ran.stderr);
     }
     assert!(!data.exists());
+}
+
+#[test]
+fn a_development_broker_takes_every_key_of_the_configuration() {
+    let dir = TestDir::new();
+    let file = dir.path().join("broker.toml");
+    std::fs::write(&file, "shards = 2\nlisten = \"127.0.0.1:0\"\nnode = 3\n").unwrap();
+    let config = file.to_str().unwrap().to_owned();
+    let dev = Dev::start_with(dir, &["--config", &config, "--set", "connections=50", "--set", "node=4"]);
+    let status = &objects(&dev.tg(&["-o", "json", "status"]).ok())[0];
+    assert_eq!(status["facts"]["shards"], "2", "{status}");
+    let dir = dev.stop();
+    let data = dir.path().join("data").display().to_string();
+    let ran = tg(&["dev", "--listen", "127.0.0.1:0", "--data", &data]);
+    assert_eq!(ran.code, 7, "it belongs to node 4: {}", ran.stderr);
+    assert!(ran.stderr.contains("node 4"), "{}", ran.stderr);
+    let ran = tg(&["dev", "--data", &data, "--set", "shrads=2", "--set", "memory=1", "--config", "/absent"]);
+    assert_eq!(ran.code, 2, "{}", ran.stderr);
+    for word in ["did you mean `shards`", "--set memory", "67108864", "--config /absent"] {
+        assert!(ran.stderr.contains(word), "{word}: {}", ran.stderr);
+    }
 }
 
 #[test]

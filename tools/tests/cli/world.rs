@@ -1,7 +1,7 @@
 //! Processes of `tg` for the tests, and directories that go away with them.
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -80,6 +80,19 @@ pub(crate) fn signal(child: &Child, signal: Signal) {
     kill(Pid::from_raw(child.id() as i32), signal).unwrap();
 }
 
+/// A topic's identity as it is shown: 32 hexadecimal digits, whatever stands between them.
+pub(crate) fn topic_id(text: &str) -> tidegate_protocol::ids::TopicId {
+    let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).map(|d| d as u8).collect();
+    let bytes: Vec<u8> = digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect();
+    tidegate_protocol::ids::TopicId(bytes.try_into().expect("16 bytes"))
+}
+
+/// The arguments of the first command that an error advises, between backticks.
+pub(crate) fn advice(stderr: &str) -> Vec<&str> {
+    let command = stderr.split('`').skip(1).step_by(2).find(|text| text.starts_with("tg "));
+    command.unwrap_or_else(|| panic!("no command in {stderr}")).split(' ').skip(1).collect()
+}
+
 /// A broker of `tg dev` with one shard on a free port.
 pub(crate) struct Dev {
     child: Child,
@@ -94,29 +107,41 @@ impl Dev {
 
     /// In the directory of an earlier one.
     pub(crate) fn start_in(dir: TestDir) -> Dev {
+        Dev::start_with(dir, &["--shards", "1", "--listen", "127.0.0.1:0"])
+    }
+
+    /// With these arguments beside the directory.
+    pub(crate) fn start_with(dir: TestDir, args: &[&str]) -> Dev {
         let (data, port_file) = (dir.path().join("data"), dir.path().join("port"));
         let _ = std::fs::remove_file(&port_file);
-        let args = ["dev", "--shards", "1", "--listen", "127.0.0.1:0", "--data"];
-        let mut child = command(&args)
-            .arg(&data)
-            .arg("--port-file")
-            .arg(&port_file)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut dev = command(&["dev"]);
+        dev.args(args).arg("--data").arg(&data).arg("--port-file").arg(&port_file);
+        let mut child = dev.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let begun = Instant::now();
         loop {
             // The file comes under its name when it is complete.
             if let Ok(text) = std::fs::read_to_string(&port_file) {
                 return Dev { child, server: text.trim().to_owned(), dir };
             }
-            if child.try_wait().unwrap().is_some() || begun.elapsed() > Duration::from_secs(60) {
+            if child.try_wait().unwrap().is_some() || begun.elapsed() > Duration::from_secs(180) {
                 let _ = child.kill();
                 panic!("the broker does not serve: {:?}", Ran::from(child.wait_with_output().unwrap()));
             }
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+
+    /// One shard; returns what it prints once it serves, up to the last command that it names.
+    pub(crate) fn start_and_read(dir: TestDir) -> (Dev, String) {
+        let mut dev = command(&["dev", "--shards", "1", "--listen", "127.0.0.1:0", "--data"]);
+        let mut child = dev.arg(dir.path().join("data")).stdout(Stdio::piped()).spawn().unwrap();
+        let mut printed = String::new();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        while !printed.contains(" consume t\n") {
+            assert!(stdout.read_line(&mut printed).unwrap() > 0, "it has ended: {printed}");
+        }
+        let server = printed.lines().find_map(|line| line.strip_prefix("listen ")).unwrap().trim().to_owned();
+        (Dev { child, server, dir }, printed)
     }
 
     pub(crate) fn command(&self, args: &[&str]) -> Command {

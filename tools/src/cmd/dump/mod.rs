@@ -2,7 +2,10 @@
 //!
 //! Every structure begins at a block and says by its first bytes what it is, so a file is walked block by block without
 //! knowing its role. What is shown is what is there, also what recovery would not believe: frames of the ring's last lap,
-//! runs of a file's earlier generation.
+//! runs of a file's earlier generation. What of it is needed, and missing or damaged, says [`promised`].
+
+mod promised;
+mod text;
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -10,38 +13,77 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use tidegate_protocol::batch::{BatchHeader, Batches};
-use tidegate_protocol::disk::BLOCK;
-use tidegate_protocol::disk::checkpoint::{self, CheckpointBody, FileOwner, FileState};
-use tidegate_protocol::disk::entry::{Carriage, Entry, Start};
+use tidegate_protocol::batch::Batches;
+use tidegate_protocol::disk::checkpoint;
+use tidegate_protocol::disk::entry::Entry;
 use tidegate_protocol::disk::frame::{Frame, FrameHeader};
 use tidegate_protocol::disk::run::RunHeader;
-use tidegate_protocol::disk::superblock::{State, Superblock};
+use tidegate_protocol::disk::superblock::{FORMAT, State, Superblock, SuperblockError};
+use tidegate_protocol::disk::{BLOCK, DiskError, DiskErrorKind};
 use tidegate_protocol::extent::ExtentHeader;
-use tidegate_protocol::ids::{FileId, ProducerId, TopicId, TopicPartition};
+use tidegate_protocol::ids::TopicId;
 
 use crate::args::DumpArgs;
 use crate::exit::{Code, Failure};
 use crate::output::{Out, bytes_text, grouped};
 use crate::time;
 
+use promised::Finding;
+use text::{
+    batch_text, checkpoint_text, entry_json, entry_text, extent_json, extent_text, file_name, file_text,
+    files_json, log_json, log_text, logs_json, topic_text,
+};
+
+/// Names that tell a data directory from any other.
+const SUPERBLOCK: &str = "superblock";
+const FOLDERS: [&str; 2] = ["journal", "files"];
+
 /// Shows one file, or every file of a directory.
+///
+/// # Errors
+/// Something is damaged or missing, is of a later format, or is no part of a data directory.
 pub(crate) fn run(args: &DumpArgs, out: &mut Out) -> Result<(), Failure> {
+    let path = &args.path;
+    let metadata = path.metadata().map_err(|e| unreadable(path, &e))?;
+    let kind = if metadata.is_file() { Kind::File } else { kind_of(path)? };
     let mut files = Vec::new();
-    collect(&args.path, &mut files)?;
-    let mut dump = Dump { batches: args.batches, damaged: 0, first_damage: None, out };
+    collect(path, &mut files)?;
+    let findings = if kind == Kind::Whole { promised::check(path)? } else { Vec::new() };
+    let mut dump =
+        Dump { kind, batches: args.batches, structures: 0, unknown: 0, newer: None, findings, out };
     for file in &files {
         dump.file(file)?;
-    }
-    match dump.first_damage {
-        None => Ok(()),
-        Some(place) => {
-            let cause = format!("{} structures are damaged", dump.damaged);
-            Err(Failure::new(Code::Differs, cause)
-                .place(place)
-                .fix("stop the broker and dump again: what a running broker is writing looks damaged"))
+        if dump.newer.is_some() && file.ends_with(SUPERBLOCK) {
+            // Nothing that a later version wrote can be judged by this one.
+            break;
         }
     }
+    dump.verdict(path)
+}
+
+/// How much is known of what the files should hold.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A data directory: its superblock and journals say what is needed.
+    Whole,
+    /// A part of one: whatever is not whole is called damaged.
+    Part,
+    /// One file.
+    File,
+}
+
+fn kind_of(path: &Path) -> Result<Kind, Failure> {
+    if path.join(SUPERBLOCK).exists() || FOLDERS.iter().all(|name| path.join(name).is_dir()) {
+        return Ok(Kind::Whole);
+    }
+    let real = path.canonicalize().map_err(|e| unreadable(path, &e))?;
+    let parent_is_whole = real.parent().is_some_and(|parent| parent.join(SUPERBLOCK).exists());
+    if parent_is_whole && FOLDERS.iter().any(|name| real.ends_with(name)) {
+        return Ok(Kind::Part);
+    }
+    Err(Failure::new(Code::NotFound, "this is no data directory: it has no superblock")
+        .place(path.display().to_string())
+        .fix("name the directory that a broker was started with (--data), or a file in one"))
 }
 
 /// All files below a path, by name; the lock is no data.
@@ -57,7 +99,7 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
     }
     names.sort();
     // The superblock first: it says what the other files are.
-    names.sort_by_key(|name| !name.ends_with("superblock"));
+    names.sort_by_key(|name| !name.ends_with(SUPERBLOCK));
     for name in names.iter().filter(|name| !name.ends_with("lock")) {
         collect(name, files)?;
     }
@@ -65,9 +107,15 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
 }
 
 struct Dump<'a> {
+    kind: Kind,
     batches: bool,
-    damaged: u64,
-    first_damage: Option<String>,
+    structures: u64,
+    /// Stretches of bytes that are neither a structure nor zeros.
+    unknown: u64,
+    /// The format of a structure that a later version wrote.
+    newer: Option<u32>,
+    /// What is damaged or missing; of a data directory it is known before the first file is shown.
+    findings: Vec<Finding>,
     out: &'a mut Out,
 }
 
@@ -124,16 +172,27 @@ impl Dump<'_> {
     /// Blocks in a row that are no structure end at `end`.
     fn filled(&mut self, path: &Path, filler: Option<(Filler, u64)>, end: u64) -> Result<(), Failure> {
         let Some((kind, at)) = filler else { return Ok(()) };
+        let needed = self.findings.iter().any(|f| f.path == path && (at..end).contains(&f.at));
         let (name, text) = match kind {
             Filler::Zeros => ("zeros", "zeros"),
-            Filler::Unknown => ("unknown", "no structure begins here (payload of an older one, or damage)"),
+            Filler::Unknown if needed => ("unknown", "no structure begins here, DAMAGED"),
+            Filler::Unknown if self.kind == Kind::Whole => ("unknown", "what is left of an older structure"),
+            Filler::Unknown => {
+                ("unknown", "no structure begins here (what is left of an older one, or damage)")
+            }
         };
+        self.unknown += u64::from(kind == Filler::Unknown);
         let bytes = end - at;
         let human = format!("{text}, {}", bytes_text(bytes));
         self.show(Place { path, at }, human, json!({ "kind": name, "bytes": bytes }))
     }
 
     /// One structure: a line for people, an object for scripts.
+    fn structure(&mut self, place: Place<'_>, human: String, object: Value) -> Result<(), Failure> {
+        self.structures += 1;
+        self.show(place, human, object)
+    }
+
     fn show(&mut self, place: Place<'_>, human: String, mut object: Value) -> Result<(), Failure> {
         if self.out.is_json() {
             object["file"] = json!(place.path.display().to_string());
@@ -148,27 +207,86 @@ impl Dump<'_> {
         if self.out.is_json() { Ok(()) } else { self.out.line(format!("{:>12}    {human}", "")) }
     }
 
-    fn damage(
-        &mut self,
-        place: Place<'_>,
-        what: &str,
-        error: &dyn std::fmt::Display,
-    ) -> Result<u64, Failure> {
-        self.damaged += 1;
-        self.first_damage.get_or_insert_with(|| format!("{} at byte {}", place.path.display(), place.at));
-        self.show(
-            place,
-            format!("{what}, DAMAGED: {error}"),
-            json!({ "kind": what, "damaged": error.to_string() }),
-        )?;
+    /// A structure that is not whole. In a data directory that may be as it should: a torn end that nothing needs.
+    fn not_whole(&mut self, place: Place<'_>, what: &str, error: DiskError) -> Result<u64, Failure> {
+        if let DiskErrorKind::Format(format) = error.kind {
+            self.newer = Some(format.into());
+            self.structure(place, error.to_string(), json!({ "kind": what, "format": format }))?;
+            return Ok(BLOCK as u64);
+        }
+        self.damage(place, what, &error.to_string())
+    }
+
+    fn damage(&mut self, place: Place<'_>, what: &str, error: &str) -> Result<u64, Failure> {
+        if self.kind != Kind::Whole {
+            let finding = Finding { path: place.path.to_owned(), at: place.at, what: error.to_owned() };
+            self.findings.push(finding);
+        }
+        if self.findings.iter().any(|f| f.path == place.path && f.at == place.at) {
+            let object = json!({ "kind": what, "damaged": error });
+            self.structure(place, format!("{what}, DAMAGED: {error}"), object)?;
+        } else {
+            let object = json!({ "kind": what, "torn": error });
+            self.structure(place, format!("{what}, torn, and nothing needs it: {error}"), object)?;
+        }
         Ok(BLOCK as u64)
+    }
+
+    /// The count, and how the command ends.
+    fn verdict(self, path: &Path) -> Result<(), Failure> {
+        let Dump { kind, structures, unknown, newer, findings, out, .. } = self;
+        for finding in &findings {
+            let file = finding.path.display().to_string();
+            match out.is_json() {
+                true => out.json(
+                    &json!({ "kind": "damage", "file": file, "at": finding.at, "what": finding.what }),
+                )?,
+                false => out.line(format!("DAMAGED: {finding}"))?,
+            }
+        }
+        let damaged = findings.len() as u64;
+        match out.is_json() {
+            true => out.json(&json!({ "kind": "summary", "structures": structures, "damaged": damaged }))?,
+            false => {
+                out.line(format!("{} structures, {} damaged", grouped(structures), grouped(damaged)))?;
+            }
+        }
+        if let Some(found) = newer {
+            return Err(Failure::new(Code::Failed, "it was written by a later version and cannot be judged")
+                .place(path.display().to_string())
+                .limit(format!("this build reads up to format {FORMAT}"))
+                .current(format!("format {found}"))
+                .fix("use the tg of the version that wrote it, or a later one"));
+        }
+        if let Some(first) = findings.first() {
+            let verb = if damaged == 1 { "structure is" } else { "structures are" };
+            return Err(Failure::new(Code::Differs, format!("{damaged} {verb} damaged or missing"))
+                .place(format!("{} at byte {}", first.path.display(), first.at))
+                .fix(
+                    "if a broker serves the directory, stop it and dump again: what it is writing looks damaged; else \
+                     keep the directory as it is",
+                ));
+        }
+        if kind == Kind::File && structures == 0 && unknown > 0 {
+            return Err(Failure::new(Code::NotFound, "there is no structure of a data directory in it")
+                .place(path.display().to_string())
+                .fix("name a data directory, or a file in one"));
+        }
+        Ok(())
     }
 
     fn superblock(&mut self, place: Place<'_>, block: &[u8]) -> Result<u64, Failure> {
         let block_name = if place.at == 0 { "A" } else { "B" };
         let superblock = match Superblock::decode(block) {
             Ok(superblock) => superblock,
-            Err(error) => return self.damage(place, "superblock", &error),
+            Err(SuperblockError::Format(format)) => {
+                self.newer = Some(format);
+                let text =
+                    format!("superblock {block_name}: format {format}, this build reads up to {FORMAT}");
+                self.structure(place, text, json!({ "kind": "superblock", "format": format }))?;
+                return Ok(BLOCK as u64);
+            }
+            Err(error) => return self.damage(place, "superblock", &error.to_string()),
         };
         let (state, other) = match &superblock.state {
             State::Initialising => ("initialising", None),
@@ -180,7 +298,7 @@ impl Dump<'_> {
         let journals = |ids: &[tidegate_protocol::ids::JournalId]| {
             ids.iter().map(|id| format!("{:08x}", id.0)).collect::<Vec<_>>()
         };
-        self.show(
+        self.structure(
             place,
             format!(
                 "superblock {block_name}: sequence {}, cluster {cluster}, node {}, incarnation {}, {state}",
@@ -209,18 +327,18 @@ impl Dump<'_> {
     fn frame(&mut self, file: &File, place: Place<'_>, block: &[u8]) -> Result<u64, Failure> {
         let header = match FrameHeader::decode(block) {
             Ok(header) => header,
-            Err(error) => return self.damage(place, "frame", &error),
+            Err(error) => return self.not_whole(place, "frame", error),
         };
         let bytes = read(file, place, header.bytes as usize)?;
         let frame = match Frame::decode_whole(&bytes) {
             Ok(frame) => frame,
             Err(error) => {
-                self.damage(place, "frame", &error)?;
+                self.not_whole(place, "frame", error)?;
                 return Ok(header.bytes.into());
             }
         };
         let entries: Vec<Value> = frame.entries.iter().map(|(_, entry)| entry_json(entry)).collect();
-        self.show(
+        self.structure(
             place,
             format!(
                 "frame {}: incarnation {}, journal {:08x}, mark {}, {} entries, {}",
@@ -250,26 +368,19 @@ impl Dump<'_> {
     fn checkpoint(&mut self, file: &File, place: Place<'_>, block: &[u8]) -> Result<u64, Failure> {
         let length = match checkpoint::decode_header(block) {
             Ok((_, length)) => length,
-            Err(error) => return self.damage(place, "checkpoint", &error),
+            Err(error) => return self.not_whole(place, "checkpoint", error),
         };
         let bytes = read(file, place, length as usize)?;
         let (header, body) = match checkpoint::decode(&bytes) {
             Ok(whole) => whole,
             Err(error) => {
-                self.damage(place, "checkpoint", &error)?;
+                self.not_whole(place, "checkpoint", error)?;
                 return Ok(length);
             }
         };
-        self.show(
+        self.structure(
             place,
-            format!(
-                "checkpoint after frame {}: incarnation {}, {} logs, {} files, taken {}",
-                header.sequence.0,
-                header.incarnation.0,
-                body.logs.len(),
-                body.files.len(),
-                time::render_ms(body.wall_ms),
-            ),
+            checkpoint_text(&header, &body),
             json!({
                 "kind": "checkpoint", "sequence": header.sequence.0, "incarnation": header.incarnation.0,
                 "journal": format!("{:08x}", header.identity.journal.0), "bytes": length, "wall_ms": body.wall_ms,
@@ -296,18 +407,18 @@ impl Dump<'_> {
     fn run(&mut self, file: &File, place: Place<'_>, block: &[u8]) -> Result<u64, Failure> {
         let header = match RunHeader::decode(block) {
             Ok(header) => header,
-            Err(error) => return self.damage(place, "run", &error),
+            Err(error) => return self.not_whole(place, "run", error),
         };
         let bytes = read(file, place, header.bytes as usize)?;
         let extents = match RunHeader::decode_whole(&bytes) {
             Ok((_, extents)) => extents,
             Err(error) => {
-                self.damage(place, "run", &error)?;
+                self.not_whole(place, "run", error)?;
                 return Ok(header.bytes.into());
             }
         };
         let parts: Vec<Value> = extents.iter().map(|extent| extent_json(&extent.header)).collect();
-        self.show(
+        self.structure(
             place,
             format!(
                 "run {} of generation {}: {}, offsets {} to {}, {} extents, {}, appended {}",
@@ -349,185 +460,6 @@ impl Dump<'_> {
         }
         Ok(())
     }
-}
-
-fn batch_text(header: &BatchHeader) -> String {
-    let producer = match header.producer_id {
-        ProducerId::NONE => String::new(),
-        id => format!(", producer {id} epoch {} sequence {}", header.producer_epoch, header.base_sequence),
-    };
-    format!(
-        "batch: offsets {} to {}, {} records, {}, compression {:?}, times {} to {}{producer}",
-        header.base_offset,
-        header.end_offset(),
-        grouped(header.records_count.max(0) as u64),
-        bytes_text(header.len as u64),
-        header.compression,
-        time::render_ms(header.base_timestamp_ms),
-        time::render_ms(header.max_timestamp_ms),
-    )
-}
-
-fn entry_text(entry: &Entry<'_>) -> String {
-    match entry {
-        Entry::Extent { how, bytes } => {
-            let how = if *how == Carriage::Carried { "carried " } else { "" };
-            match ExtentHeader::decode(bytes) {
-                Ok(header) => format!("{how}{}", extent_text(&header)),
-                Err(error) => format!("{how}extent, DAMAGED: {error}"),
-            }
-        }
-        Entry::Run(mark) => format!(
-            "run mark: {}, offsets {} to {}, in file {} generation {} at byte {}, {}",
-            log_text(mark.log),
-            mark.base,
-            mark.end,
-            file_name(mark.file),
-            mark.generation.0,
-            mark.at,
-            bytes_text(mark.bytes.into()),
-        ),
-        Entry::Start(start) if start.offset == Start::REMOVED => format!("removed: {}", log_text(start.log)),
-        Entry::Start(start) => format!("start: {} from offset {}", log_text(start.log), start.offset),
-        Entry::Cut(cut) => format!("cut: {} at offset {}", log_text(cut.log), cut.offset),
-        Entry::Assign(assign) => format!(
-            "assign: file {} generation {} to {} from offset {}",
-            file_name(assign.file),
-            assign.generation.0,
-            log_text(assign.log),
-            assign.base,
-        ),
-        Entry::Free(free) => format!("free: file {} generation {}", file_name(free.file), free.generation.0),
-        Entry::Recovered(recovered) => format!(
-            "recovered: incarnation {}, last kept frame {}",
-            recovered.incarnation.0, recovered.last_kept.0
-        ),
-    }
-}
-
-fn entry_json(entry: &Entry<'_>) -> Value {
-    match entry {
-        Entry::Extent { how, bytes } => {
-            let mut object = match ExtentHeader::decode(bytes) {
-                Ok(header) => extent_json(&header),
-                Err(error) => json!({ "damaged": error.to_string() }),
-            };
-            object["entry"] = json!("extent");
-            object["carried"] = json!(*how == Carriage::Carried);
-            object
-        }
-        Entry::Run(mark) => json!({
-            "entry": "run", "log": log_json(mark.log), "base": mark.base.0, "end": mark.end.0,
-            "data_file": file_name(mark.file), "generation": mark.generation.0, "at": mark.at, "bytes": mark.bytes,
-            "run_sequence": mark.run_sequence, "append_first_ms": mark.append_first_ms,
-            "append_last_ms": mark.append_last_ms, "producers": mark.producers.len(),
-        }),
-        Entry::Start(start) if start.offset == Start::REMOVED => {
-            json!({ "entry": "removed", "log": log_json(start.log) })
-        }
-        Entry::Start(start) => {
-            json!({ "entry": "start", "log": log_json(start.log), "offset": start.offset.0 })
-        }
-        Entry::Cut(cut) => json!({ "entry": "cut", "log": log_json(cut.log), "offset": cut.offset.0 }),
-        Entry::Assign(assign) => json!({
-            "entry": "assign", "data_file": file_name(assign.file), "generation": assign.generation.0,
-            "log": log_json(assign.log), "base": assign.base.0,
-        }),
-        Entry::Free(free) => {
-            json!({ "entry": "free", "data_file": file_name(free.file), "generation": free.generation.0 })
-        }
-        Entry::Recovered(recovered) => json!({
-            "entry": "recovered", "incarnation": recovered.incarnation.0, "last_kept": recovered.last_kept.0,
-        }),
-    }
-}
-
-fn extent_text(header: &ExtentHeader) -> String {
-    format!(
-        "extent: {}, offsets {} to {}, {} batches, {}, epoch {}, appended {}",
-        log_text(header.log),
-        header.base,
-        header.end,
-        grouped(header.batch_count.into()),
-        bytes_text(header.byte_len.into()),
-        header.leader_epoch,
-        time::render_ms(header.append_time_ms),
-    )
-}
-
-fn extent_json(header: &ExtentHeader) -> Value {
-    json!({
-        "log": log_json(header.log), "base": header.base.0, "end": header.end.0, "batches": header.batch_count,
-        "bytes": header.byte_len, "leader_epoch": header.leader_epoch.0, "append_time_ms": header.append_time_ms,
-        "max_timestamp_ms": header.max_timestamp_ms,
-    })
-}
-
-fn logs_json(body: &CheckpointBody) -> Vec<Value> {
-    let log = |log: &checkpoint::LogState| {
-        json!({
-            "topic_id": TopicId(log.topic).to_string(), "partition": log.partition, "start": log.start,
-            "appended": log.appended, "append_time_ms": log.append_time_ms, "extents": log.extents.len(),
-            "producers": log.producers.len(),
-        })
-    };
-    body.logs.iter().map(log).collect()
-}
-
-fn files_json(body: &CheckpointBody) -> Vec<Value> {
-    let owner = |owner: &FileOwner| {
-        json!({
-            "topic_id": TopicId(owner.topic).to_string(), "partition": owner.partition, "base": owner.base,
-            "end": owner.end, "written": owner.written, "runs": owner.runs, "sealed": owner.sealed,
-        })
-    };
-    let file = |file: &FileState| {
-        json!({
-            "data_file": file_name(FileId(file.file)), "generation": file.generation, "bytes": file.bytes,
-            "freed_by": file.freed_by, "owner": file.owner.as_ref().map(owner),
-        })
-    };
-    body.files.iter().map(file).collect()
-}
-
-fn file_text(file: &FileState) -> String {
-    let (name, size) = (file_name(FileId(file.file)), bytes_text(file.bytes));
-    match &file.owner {
-        None => format!("file {name} generation {}: {size}, free", file.generation),
-        Some(owner) => format!(
-            "file {name} generation {}: {size}, log {}/{}, offsets {} to {}, {} in {} runs{}",
-            file.generation,
-            topic_text(TopicId(owner.topic)),
-            owner.partition,
-            owner.base,
-            owner.end,
-            bytes_text(owner.written),
-            owner.runs,
-            if owner.sealed { ", sealed" } else { "" },
-        ),
-    }
-}
-
-fn log_text(log: TopicPartition) -> String {
-    format!("log {}/{}", topic_text(log.topic), log.partition)
-}
-
-/// The broker's own topics by what they hold: the names of the others stand in records of the first.
-fn topic_text(topic: TopicId) -> String {
-    match topic {
-        TopicId::METADATA => "(topics)".to_owned(),
-        TopicId::OFFSETS => "(consumer offsets)".to_owned(),
-        topic => topic.to_string(),
-    }
-}
-
-fn log_json(log: TopicPartition) -> Value {
-    json!({ "topic_id": log.topic.to_string(), "partition": log.partition.0 })
-}
-
-/// As the file is named in its directory.
-fn file_name(file: FileId) -> String {
-    format!("{:08x}-{:08x}", file.0 >> 32, file.0 & 0xffff_ffff)
 }
 
 fn read(file: &File, place: Place<'_>, length: usize) -> Result<Vec<u8>, Failure> {
