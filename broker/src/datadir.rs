@@ -11,6 +11,7 @@
 //! files are deleted only when the superblock names them.
 
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use tidegate_protocol::disk::BLOCK;
@@ -28,6 +29,12 @@ const FILES: &str = "files";
 /// Names in an otherwise empty directory that are not ours and do no harm.
 const HARMLESS: [&str; 2] = ["lock", "lost+found"];
 
+/// Where the journals of a new directory may be numbered from; later ones count on. Frames carry the number of their journal,
+/// and no client is ever told it: whoever does not know it cannot put bytes into a batch that pass for a frame of this
+/// journal. Directories from before this rule have numbers from 1 on. The upper end leaves room for two thousand million
+/// more.
+pub const JOURNALS_FIRST: Range<u32> = 1 << 16..1 << 31;
+
 /// Makes the files of one journal, flushed, ready for its first frame.
 pub type MakeJournal<'a> = &'a mut dyn FnMut(&mut dyn Disk, JournalId) -> Result<(), Fault>;
 
@@ -38,6 +45,8 @@ pub struct Wanted {
     pub cluster: Option<ClusterId>,
     /// A random identity for a directory that is made now and belongs to no named cluster.
     pub cluster_if_new: ClusterId,
+    /// The first journal of a directory that is made now: see [`first_journal`].
+    pub journal_first_if_new: JournalId,
     /// The node that it has to belong to.
     pub node: NodeId,
     /// The number of shards of a directory that is made now, 1 to [`SHARDS_MAX`].
@@ -63,6 +72,12 @@ pub struct DataDir {
     file: DiskFile,
     superblock: Superblock,
     found: Found,
+}
+
+/// The first journal of a new directory, from a random number.
+pub fn first_journal(random: u32) -> JournalId {
+    let Range { start, end } = JOURNALS_FIRST;
+    JournalId(start + random % (end - start))
 }
 
 /// The directory of all journals.
@@ -166,13 +181,14 @@ impl DataDir {
         let count = u32::from(wanted.shard_count);
         assert!(count >= 1 && count as usize <= SHARDS_MAX, "the configuration bounds the shards");
         let at = Place(root);
+        let (first, next) = (wanted.journal_first_if_new.0, wanted.journal_first_if_new.0 + count);
         let superblock = Superblock {
             sequence,
             cluster: wanted.cluster.unwrap_or(wanted.cluster_if_new),
             node: wanted.node,
             incarnation: Incarnation(0),
-            journal_next: JournalId(1 + count),
-            layout: Layout { id: 1, journals: (1..=count).map(JournalId).collect() },
+            journal_next: JournalId(next),
+            layout: Layout { id: 1, journals: (first..next).map(JournalId).collect() },
             state: State::Initialising,
         };
         let mut dir = DataDir { root: root.into(), file, superblock, found: Found::New };
@@ -511,7 +527,8 @@ mod tests {
     const ROOT: &str = "/data";
 
     fn wanted(shard_count: u16) -> Wanted {
-        Wanted { cluster: None, cluster_if_new: ClusterId([7; 16]), node: NodeId(1), shard_count }
+        let (cluster_if_new, journal_first_if_new) = (ClusterId([7; 16]), JournalId(1));
+        Wanted { cluster: None, cluster_if_new, journal_first_if_new, node: NodeId(1), shard_count }
     }
 
     /// A journal of one file with a byte in it.
@@ -544,10 +561,27 @@ mod tests {
         assert_eq!(made.state, State::Current);
         assert_eq!(journals(&mut disk), ["00000001-ring-00", "00000002-ring-00"]);
         let mut other = wanted(5);
-        other.cluster_if_new = ClusterId([8; 16]);
+        (other.cluster_if_new, other.journal_first_if_new) = (ClusterId([8; 16]), JournalId(77));
         let again = open(&mut disk, &other).unwrap();
         assert_eq!(again.found(), Found::Existing);
         assert_eq!(*again.superblock(), made, "what was made decides, not what is wanted now");
+    }
+
+    #[test]
+    fn the_journals_of_a_new_directory_have_random_numbers_and_those_of_later_layouts_count_on() {
+        for random in [0, 1, 12_345, u32::MAX] {
+            let first = first_journal(random);
+            assert!(JOURNALS_FIRST.contains(&first.0), "{first:?}");
+            let mut disk = fresh();
+            let mut wanted = wanted(2);
+            wanted.journal_first_if_new = first;
+            let mut dir = open(&mut disk, &wanted).unwrap();
+            let ids = |journals: &[JournalId]| journals.iter().map(|j| j.0 - first.0).collect::<Vec<_>>();
+            assert_eq!(ids(&dir.superblock().layout.journals), [0, 1]);
+            let layout = dir.prepare(&mut disk, 3).unwrap();
+            assert_eq!(ids(&layout.journals), [2, 3, 4]);
+        }
+        assert_ne!(first_journal(1), first_journal(2));
     }
 
     #[test]

@@ -82,6 +82,8 @@ impl Site {
         let wanted = Wanted {
             cluster: config.cluster,
             cluster_if_new: ClusterId(uuid::Uuid::new_v4().into_bytes()),
+            // The lowest 32 bits of such an id are all random.
+            journal_first_if_new: datadir::first_journal(uuid::Uuid::new_v4().as_u128() as u32),
             node: config.node,
             shard_count: shard_count(config.shards),
         };

@@ -18,7 +18,7 @@ use super::checkpoint::Kept;
 use super::journal::{SLOTS, ring_path, slot_path};
 use super::recover::{FrameKind, Link, NextFrame, Runs, follows};
 use super::{OpenError, ShardBoot};
-use crate::datadir::data_file;
+use crate::datadir::{JOURNALS_FIRST, data_file};
 
 const ENOENT: i32 = 2;
 
@@ -245,11 +245,11 @@ pub(super) fn frame_at(
 }
 
 /// The highest mark of any frame of this journal that lies within reach behind the end of the chain, whose last frame is
-/// `last`.
+/// `last`. A frame at or below `last` was left by an earlier lap and marks nothing new.
 ///
-/// Bytes that a client has chosen can lie here too and look like a header. What cannot be true is not believed: each
-/// frame takes at least a block, so that a place so many blocks further on has a sequence at most so many higher. One at or
-/// below `last` was left by an earlier lap and marks nothing new.
+/// Bytes that a client has chosen lie here too. They cannot pass for a frame of a journal whose number nobody was told. The
+/// numbers of a directory from before that rule are known to everybody; there, what cannot be true is not believed: each
+/// frame takes at least a block, so that a place so many blocks further on has a sequence at most so many higher.
 pub(super) fn marks_further_on(
     disk: &mut dyn Disk,
     boot: &ShardBoot,
@@ -258,13 +258,14 @@ pub(super) fn marks_further_on(
     last: FrameSequence,
 ) -> Result<FrameSequence, OpenError> {
     let reach = 2 * u64::from(boot.limits.frames_in_flight_max) * boot.limits.frame_bytes_max as u64;
+    let secret = boot.identity.journal.0 >= JOURNALS_FIRST.start;
     let mut highest = FrameSequence(0);
     for step in 0..reach.min(ring.bytes()) / BLOCK as u64 {
         let at = (head + step * BLOCK as u64) % ring.bytes();
         if let Ok(header) = FrameHeader::decode(ring.look(disk, at, BLOCK)?)
             && header.identity == boot.identity
             && header.sequence > last
-            && header.sequence.0 <= last.0 + 1 + step
+            && (secret || header.sequence.0 <= last.0 + 1 + step)
         {
             highest = highest.max(header.mark);
         }

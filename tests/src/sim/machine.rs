@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tidegate_broker::datadir::{DataDir, Wanted};
+use tidegate_broker::datadir::{DataDir, Wanted, first_journal};
 use tidegate_broker::limits::{FileLimits, Limits};
 use tidegate_broker::log::flush_rule::FlushRule;
 use tidegate_broker::log::{Logs, ShardBoot, journal};
@@ -92,6 +92,7 @@ pub fn open(disk: &mut dyn Disk, shape: &Shape) -> Result<Logs, String> {
     let wanted = Wanted {
         cluster: None,
         cluster_if_new: ClusterId(*b"simulated clustr"),
+        journal_first_if_new: first_journal(7),
         node: NodeId(1),
         shard_count: 1,
     };

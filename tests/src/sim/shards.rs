@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
-use tidegate_broker::datadir::{DataDir, Wanted as WantedDir};
+use tidegate_broker::datadir::{DataDir, Wanted as WantedDir, first_journal};
 use tidegate_broker::log::{Logs, ShardBoot, journal};
 use tidegate_broker::shard::{Order, Shard, ShardLimits, ShardParts, Storage};
 use tidegate_protocol::disk::frame::JournalIdentity;
@@ -118,6 +118,7 @@ impl Script for ShardsScript {
         let wanted = WantedDir {
             cluster: None,
             cluster_if_new: cluster,
+            journal_first_if_new: first_journal(7),
             node: NodeId(1),
             shard_count: self.shard_count,
         };

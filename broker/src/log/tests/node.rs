@@ -7,8 +7,8 @@ use tidegate_logic::placement::shard_of;
 use tidegate_protocol::batch::{BatchBuilder, BatchOrigin, BatchView};
 use tidegate_protocol::disk::frame::JournalIdentity;
 use tidegate_protocol::ids::{
-    ClusterId, Incarnation, NodeId, Offset, PartitionId, ProducerEpoch, ProducerId, Sequence, ShardId,
-    TopicId, TopicPartition,
+    ClusterId, Incarnation, JournalId, NodeId, Offset, PartitionId, ProducerEpoch, ProducerId, Sequence,
+    ShardId, TopicId, TopicPartition,
 };
 use tidegate_reactor::buffer::View;
 
@@ -55,7 +55,8 @@ pub(in crate::log) const OPTIONS: LogOptions = LogOptions {
 };
 
 pub(in crate::log) fn wanted(shard_count: u16) -> Wanted {
-    Wanted { cluster: None, cluster_if_new: ClusterId([9; 16]), node: NodeId(1), shard_count }
+    let (cluster_if_new, journal_first_if_new) = (ClusterId([9; 16]), JournalId(1));
+    Wanted { cluster: None, cluster_if_new, journal_first_if_new, node: NodeId(1), shard_count }
 }
 
 pub(in crate::log) fn log(n: u8) -> TopicPartition {
