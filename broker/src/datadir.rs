@@ -72,6 +72,7 @@ pub struct DataDir {
     file: DiskFile,
     superblock: Superblock,
     found: Found,
+    repairs: Vec<String>,
 }
 
 /// The first journal of a new directory, from a random number.
@@ -163,8 +164,19 @@ impl DataDir {
             disk.close(file);
             return Err(error);
         }
-        let mut dir = DataDir { root: root.into(), file, superblock: newest, found: Found::Existing };
+        let (found, repairs) = (Found::Existing, Vec::new());
+        let mut dir = DataDir { root: root.into(), file, superblock: newest, found, repairs };
         dir.renew_stale(disk, &copies)?;
+        let unfinished = match dir.superblock.state {
+            State::Preparing(_) => {
+                Some("was cut short and is undone: the directory keeps the number that it had")
+            }
+            State::Retiring(_) => {
+                Some("was cut short and is brought to its end: the old journals are deleted")
+            }
+            State::Initialising | State::Current => None,
+        };
+        dir.repairs.extend(unfinished.map(|what| format!("a change of the number of shards {what}")));
         dir.finish_change(disk)?;
         Ok(dir)
     }
@@ -191,7 +203,8 @@ impl DataDir {
             layout: Layout { id: 1, journals: (first..next).map(JournalId).collect() },
             state: State::Initialising,
         };
-        let mut dir = DataDir { root: root.into(), file, superblock, found: Found::New };
+        let (found, repairs) = (Found::New, Vec::new());
+        let mut dir = DataDir { root: root.into(), file, superblock, found, repairs };
         dir.put(disk, |_| ())?;
         at.did("create", JOURNALS, disk.create_dir(&journal_dir(root)))?;
         at.did("create", FILES, disk.create_dir(&files_dir(root)))?;
@@ -259,6 +272,11 @@ impl DataDir {
         self.found
     }
 
+    /// What the opening has repaired, one sentence each.
+    pub fn repairs(&self) -> &[String] {
+        &self.repairs
+    }
+
     /// What both blocks of the superblock say.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
@@ -304,11 +322,19 @@ impl DataDir {
 
     /// Makes a copy that is older or damaged equal to the newest, before anything newer is written: else a torn write of the
     /// good one would leave only the old.
-    fn renew_stale(&self, disk: &mut dyn Disk, copies: &Copies) -> Result<(), OpenError> {
-        for (copy, found) in (0..).zip(copies) {
-            if found.as_ref() != Ok(&self.superblock) {
-                self.put_copy(disk, copy)?;
-            }
+    fn renew_stale(&mut self, disk: &mut dyn Disk, copies: &Copies) -> Result<(), OpenError> {
+        for ((copy, name), found) in (0..).zip(["A", "B"]).zip(copies) {
+            let what = match found {
+                Ok(found) if *found == self.superblock => continue,
+                Ok(_) => {
+                    "was older than the other, as a loss of power between the two writes leaves it".to_owned()
+                }
+                Err(error) => format!("was damaged ({error})"),
+            };
+            self.put_copy(disk, copy)?;
+            let path = self.root.join(SUPERBLOCK);
+            let done = "it was written again from the other";
+            self.repairs.push(format!("{}: copy {name} {what}; {done}", path.display()));
         }
         // A kill between a write and its flush leaves a copy that is readable and may be only in the drive's cache.
         Place(&self.root).did("flush", SUPERBLOCK, disk.flush(self.file))
@@ -521,6 +547,8 @@ fn remedy(fault: &Fault) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::testdisk::TestDisk;
 
@@ -628,6 +656,7 @@ mod tests {
 
     #[test]
     fn a_change_of_layout_cut_short_leaves_the_old_or_the_new_one_whole() {
+        let mut repaired = BTreeSet::new();
         let mut seen_old = false;
         let mut seen_new = false;
         for op in 0..120 {
@@ -648,6 +677,7 @@ mod tests {
                 disk.power_loss(seed);
                 let dir = open(&mut disk, &wanted(2)).unwrap();
                 assert_eq!(dir.superblock().state, State::Current);
+                repaired.extend(dir.repairs().iter().cloned());
                 let names: Vec<String> =
                     dir.superblock().layout.journals.iter().map(|j| format!("{:08x}-ring-00", j.0)).collect();
                 assert_eq!(journals(&mut disk), names, "op {op} seed {seed}");
@@ -660,6 +690,9 @@ mod tests {
             }
         }
         assert!(seen_old && seen_new, "the power failed on both sides of the swing");
+        for what in ["is undone", "is brought to its end", "copy B was older"] {
+            assert!(repaired.iter().any(|repair| repair.contains(what)), "{what}: {repaired:?}");
+        }
     }
 
     #[test]
@@ -688,10 +721,13 @@ mod tests {
     fn one_damaged_copy_is_renewed_and_two_are_refused() {
         let mut disk = fresh();
         let made = open(&mut disk, &wanted(1)).unwrap().close(&mut disk);
-        disk.flip("/data/superblock", 100);
-        assert_eq!(*open(&mut disk, &wanted(1)).unwrap().superblock(), made);
-        disk.flip("/data/superblock", BLOCK + 100);
-        assert_eq!(*open(&mut disk, &wanted(1)).unwrap().superblock(), made, "the first was renewed before");
+        for (at, copy) in [(100, "copy A was damaged"), (BLOCK + 100, "copy B was damaged")] {
+            disk.flip("/data/superblock", at);
+            let dir = open(&mut disk, &wanted(1)).unwrap();
+            assert_eq!(*dir.superblock(), made, "the other is whole: it was renewed before");
+            assert!(dir.repairs().len() == 1 && dir.repairs()[0].contains(copy), "{:?}", dir.repairs());
+            assert_eq!(open(&mut disk, &wanted(1)).unwrap().repairs(), [""; 0], "once");
+        }
         disk.flip("/data/superblock", 100);
         disk.flip("/data/superblock", BLOCK + 100);
         let before = disk.clone();

@@ -137,6 +137,11 @@ impl Site {
         &self.rule
     }
 
+    /// What the opening has repaired, one sentence each.
+    pub fn repairs(&self) -> &[String] {
+        self.dir.repairs()
+    }
+
     /// What an operator has to be told at every start.
     pub fn warnings(&self, config: &Config) -> Vec<String> {
         match (&self.rule, config.volatile) {
@@ -209,12 +214,8 @@ impl Made {
                 ));
             }
         }
-        if root.is_dir() {
-            return Ok(made);
-        }
-        let fix = "give a directory with --data, or a path where there is nothing yet";
-        Err(Problem::new("the data directory is not a directory", fix)
-            .at(format!("--data {}", root.display())))
+        check_directory(root, fs::metadata(root).map(|found| found.is_dir()))?;
+        Ok(made)
     }
 
     /// Only directories that this start has made, and only while it holds the lock: nothing acknowledged can lie in them.
@@ -230,6 +231,19 @@ impl Made {
         for dir in self.0.iter().rev() {
             let _ = fs::remove_dir(dir);
         }
+    }
+}
+
+/// What was found where the data directory should be: whether it is a directory, or why nobody can say.
+fn check_directory(root: &Path, is_directory: io::Result<bool>) -> Result<(), Problem> {
+    let place = format!("--data {}", root.display());
+    match is_directory {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            let fix = "give a directory with --data, or a path where there is nothing yet";
+            Err(Problem::new("the data directory is not a directory", fix).at(place))
+        }
+        Err(e) => Err(explain_io("cannot look at the data directory", place, &e)),
     }
 }
 
@@ -419,6 +433,15 @@ const EMFILE: i32 = 24;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_that_may_not_be_looked_at_is_told_from_one_that_is_none() {
+        let said = |found| check_directory(Path::new("/srv/data"), found).unwrap_err().to_string();
+        assert!(said(Ok(false)).contains("is not a directory"));
+        let denied = said(Err(io::ErrorKind::PermissionDenied.into()));
+        assert!(denied.contains("permission") && !denied.contains("not a directory"), "{denied}");
+        assert!(check_directory(Path::new("/srv/data"), Ok(true)).is_ok());
+    }
 
     #[test]
     fn what_another_process_has_put_into_a_new_directory_outlives_a_start_without_the_lock() {

@@ -91,6 +91,7 @@ pub fn start_with(config: Config, signals: SignalsOf) -> Result<Running, StartEr
     let log = control.log();
 
     let mut site = Site::open(&config)?;
+    site.repairs().iter().for_each(|text| log.line(Severity::Warn, text));
     site.warnings(&config).iter().for_each(|text| log.line(Severity::Warn, text));
     let units = match Units::start(&config, &mut site, &log, &tell, &happenings) {
         Ok(units) => units,

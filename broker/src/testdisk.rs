@@ -48,6 +48,11 @@ impl TestDisk {
         self.fail_at = Some((at, errno));
     }
 
+    /// Calls since [`TestDisk::fail_at`] or [`TestDisk::crash_at`].
+    pub(crate) fn calls(&self) -> u32 {
+        self.calls
+    }
+
     /// Each block that was not flushed becomes old, new or half of each, as the seed says; the power is back.
     pub(crate) fn power_loss(&mut self, seed: u64) {
         self.crash_at = None;

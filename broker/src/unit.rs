@@ -1,5 +1,6 @@
 //! What runs on a shard's thread: recovery of its logs, then its turns.
 
+use std::io;
 use std::path::Path;
 
 use tidegate_control::{Log, Severity};
@@ -16,7 +17,7 @@ use crate::log::flush_rule::FlushRule;
 use crate::log::{Logs, OpenError, ShardBoot, journal};
 use crate::problem::Problem;
 use crate::shard::{Order, Report, Shard, ShardLimits, ShardParts, Storage};
-use crate::site::Site;
+use crate::site::{Site, explain_io};
 
 /// All that a shard's thread needs to begin.
 #[derive(Debug)]
@@ -28,6 +29,7 @@ pub struct UnitPlan {
     advertise: String,
     facts: Vec<(String, String)>,
     connections_max: usize,
+    log: Log,
 }
 
 /// What a shard's report says.
@@ -63,6 +65,7 @@ pub fn plans(config: &Config, site: &Site, log: &Log) -> Vec<UnitPlan> {
             advertise: config.advertise.clone(),
             facts: site.facts(),
             connections_max: config.connections_max,
+            log: log.clone(),
         }
     });
     plans.collect()
@@ -86,6 +89,9 @@ impl UnitPlan {
         let logs_max = self.boot.limits.logs_max as usize * 3 / 4;
         limits.topics.partitions_max = logs_max * usize::from(self.count);
         let logs = Logs::open(&mut disk, self.boot).map_err(|e| recovery_problem(shard, &e))?;
+        for note in logs.notes() {
+            self.log.line(Severity::Warn, &format!("shard {shard}: {note}"));
+        }
         Ok(Box::new(Shard::new(ShardParts {
             shard,
             shard_count: self.count,
@@ -146,15 +152,20 @@ pub fn understand(letter: Letter) -> Told {
 }
 
 fn recovery_problem(shard: ShardId, error: &OpenError) -> Problem {
+    let place = format!("shard {shard}");
     match error {
+        OpenError::Fault(fault) if fault.errno != 0 => {
+            let error = io::Error::from_raw_os_error(fault.errno);
+            explain_io(format!("shard {shard} cannot be recovered: {}", fault.what), place, &error)
+        }
         OpenError::Fault(fault) => Problem::new(
-            format!("shard {shard} cannot read or write its journal: {fault}"),
+            format!("shard {shard} cannot be recovered: {fault}"),
             "see what the kernel says about the drive (`dmesg`); nothing acknowledged is lost by trying again",
         )
-        .at(format!("shard {shard}")),
+        .at(place),
         OpenError::Refused { file, cause } => Problem::new(
             format!("shard {shard} refuses its journal: {cause}"),
-            "nothing was changed; look at it with `tg dump`, and restore the directory from a backup if the drive is at fault",
+            "nothing stored was changed; look at it with `tg dump`, and restore the directory from a backup if the drive is at fault",
         )
         .at(file.display().to_string()),
     }

@@ -171,6 +171,13 @@ pub enum ReadRefused {
         /// One past the last offset concerned.
         upto: Offset,
     },
+    /// What was stored from that offset on is not known: flushed frames of the journal are damaged.
+    Lost {
+        /// The file and the frames.
+        file: String,
+        /// One past the last record that is known.
+        from: Offset,
+    },
     /// The drive failed to read.
     Fault(Fault),
     /// Too many cold reads are under way; try again.

@@ -89,7 +89,7 @@ impl Logs {
         match &self.condition {
             Condition::Serving => Ok(()),
             Condition::Stopping => Err(AppendRefused::ReadOnly { cause: "the broker is stopping".into() }),
-            Condition::ReadOnly { cause } => Err(AppendRefused::ReadOnly { cause: cause.clone() }),
+            Condition::ReadOnly { cause, .. } => Err(AppendRefused::ReadOnly { cause: cause.clone() }),
             Condition::Failed { fault, .. } => {
                 Err(AppendRefused::Unknown { from: self.log(index).durable, fault: fault.clone() })
             }

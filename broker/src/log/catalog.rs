@@ -56,6 +56,7 @@ impl Logs {
             condition,
             opening: 0,
             quiet: Quiet::after_recovery(last),
+            notes: Vec::new(),
             outcomes: VecDeque::new(),
             counts: Counts::default(),
             identities: Vec::new(),
@@ -67,7 +68,8 @@ impl Logs {
         self.by_id.keys().copied()
     }
 
-    /// Makes an empty log; one that exists keeps what it has and takes the options.
+    /// Makes an empty log; one that exists keeps what it has and takes the options. On a shard that recovery has found damaged
+    /// it lies in memory alone, so that its readers are told of the damage.
     ///
     /// # Errors
     /// If the shard has as many as it may have, or takes no writes.
@@ -76,7 +78,7 @@ impl Logs {
             self.set_options(log, options);
             return Ok(());
         }
-        if !matches!(self.condition, Condition::Serving) {
+        if !matches!(self.condition, Condition::Serving | Condition::ReadOnly { .. }) {
             return Err(CreateRefused::ReadOnly);
         }
         let limit = self.limits.logs_max;

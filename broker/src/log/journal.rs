@@ -53,7 +53,7 @@ pub(super) struct HeldFrame {
 /// Where recovery has found the journal's end.
 #[derive(Clone, Debug)]
 pub(super) struct JournalEnd {
-    /// The last frame, flushed.
+    /// The last frame.
     pub(super) last: FrameSequence,
     /// Its hash.
     pub(super) hash: u64,
@@ -61,7 +61,7 @@ pub(super) struct JournalEnd {
     pub(super) head: u64,
     /// Everything that must not be overwritten, oldest first.
     pub(super) held: Vec<HeldFrame>,
-    /// The mark of the last frame.
+    /// M, the highest mark: what lies above it has not been flushed yet for certain.
     pub(super) marked: FrameSequence,
 }
 
@@ -132,7 +132,7 @@ impl Journal {
             last_hash: end.hash,
             head: end.head % limits.ring_bytes(),
             held: end.held.into(),
-            flushed: end.last,
+            flushed: end.marked,
             marked: end.marked,
             laps: 0,
         }

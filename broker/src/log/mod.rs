@@ -7,13 +7,14 @@
 //! Reading order: this file (what there is), `append` (a batch gets its place), `cycle` (it is written and flushed) with
 //! `flight` (its memory), [`reader`] (it is read again) with `recent` (the tail in memory). Then what serves these: `state` (one log,
 //! live and in replay), [`journal`] (the ring), [`segment`] (the data files), `emptying`, `room`, `quiet`, `checkpoint`, `catalog`,
-//! `ending`; at last [`recover`] (the decision table) over `scan`, and [`reshard`].
+//! `ending`; at last [`recover`] over [`decision`] (its tables) and `scan`, and [`reshard`].
 
 pub mod answer;
 mod append;
 mod catalog;
 mod checkpoint;
 mod cycle;
+pub mod decision;
 mod emptying;
 mod ending;
 mod file_table;
@@ -57,7 +58,7 @@ use self::reader::{ColdFind, ColdReader};
 use self::recent::Memory;
 use self::retention::Retention;
 use self::segment::Segments;
-use self::state::{Log, LogIndex};
+use self::state::{Log, LogIndex, LostFrames};
 use crate::limits::Limits;
 
 /// The upper 16 bits of the numbers of files and of the tags of ops, by owner.
@@ -195,6 +196,7 @@ pub struct Logs {
     /// Files that are still being opened.
     opening: u32,
     quiet: Quiet,
+    notes: Vec<String>,
     outcomes: VecDeque<Outcome>,
     counts: Counts,
     identities: Vec<BatchIdentity>,
@@ -216,12 +218,23 @@ enum Condition {
     /// Recovery has found damage to what was promised.
     ReadOnly {
         cause: String,
+        /// If it was to frames behind the state: what is behind the end of every log is not known.
+        lost: Option<LostFrames>,
     },
     /// A write or a flush has failed.
     Failed {
         fault: Fault,
         announced: bool,
     },
+}
+
+impl Condition {
+    fn lost(&self) -> Option<&LostFrames> {
+        match self {
+            Condition::ReadOnly { lost, .. } => lost.as_ref(),
+            Condition::Serving | Condition::Stopping | Condition::Failed { .. } => None,
+        }
+    }
 }
 
 /// Counters since the start.
@@ -262,6 +275,11 @@ impl Logs {
         self.opening = self.limits.ring_files + SLOTS;
     }
 
+    /// What recovery has repaired or found damaged, one sentence each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
     /// The epoch in which the node leads its logs.
     pub fn leader_epoch(&self) -> LeaderEpoch {
         LeaderEpoch(self.boot.incarnation.0 as i32)
@@ -270,6 +288,12 @@ impl Logs {
     /// Where a log stands.
     pub fn positions(&self, log: TopicPartition) -> Option<Positions> {
         self.find_log(log).map(Log::positions)
+    }
+
+    /// Why nothing can be said about what lies behind the end of a log, if that is so.
+    pub fn lost_behind(&self, log: TopicPartition) -> Option<ReadRefused> {
+        let lost = self.condition.lost()?;
+        Some(lost.refused(self.find_log(log)?.durable))
     }
 
     /// Proof of how far a log is flushed now; after a restart by the flush that ends recovery.

@@ -113,10 +113,17 @@ impl Logs {
         let Some(log) = self.by_id.get(&log).and_then(|i| self.logs[i.0 as usize].as_deref()) else {
             return ReadStart::Refused(ReadRefused::UnknownLog);
         };
+        if let Some(lost) = self.condition.lost().filter(|_| from >= log.durable) {
+            return ReadStart::Refused(lost.refused(log.durable));
+        }
         if from < log.start || from > log.appended {
             return ReadStart::Refused(ReadRefused::OutOfRange { start: log.start, end: log.durable });
         }
-        let upto = upto.min(log.durable);
+        let damage = log.damage_from(from);
+        if let Some(damage) = damage.filter(|damage| damage.from <= from) {
+            return ReadStart::Refused(damage.into());
+        }
+        let upto = upto.min(damage.map_or(log.durable, |damage| damage.from));
         if from >= upto {
             return ReadStart::AtEnd;
         }
@@ -176,7 +183,7 @@ impl Logs {
                         (None, Some(log)) if log.tail.base().is_none_or(|base| base > find.upto) => {
                             Err(ReadRefused::Busy)
                         }
-                        (None, Some(log)) => Ok(search::find_in_memory(log, find.time)),
+                        (None, Some(log)) => search::find_in_memory(log, find.time, self.condition.lost()),
                         (None, None) => Err(ReadRefused::UnknownLog),
                     });
                     Outcome::FindDone { ticket, result }

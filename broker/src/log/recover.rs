@@ -1,4 +1,4 @@
-//! Recovery: what a journal and its checkpoints say about the state of a shard, as a literal decision table.
+//! Recovery: what a journal and its checkpoints say about the state of a shard, by the tables of [`super::decision`].
 //!
 //! Nothing is believed because it decodes. The state is that of the newest whole checkpoint and of the frames that follow
 //! it without a gap. M, the highest mark of any frame, tells how far everything was flushed: what is bad above M is the torn
@@ -12,13 +12,16 @@ use tidegate_protocol::batch::Batches;
 use tidegate_protocol::disk::BLOCK;
 use tidegate_protocol::disk::checkpoint::{self, CheckpointBody, CheckpointHeader, ExtentPlace};
 use tidegate_protocol::disk::entry::{Carriage, Entry, Recovered as RecoveredEntry, Start};
-use tidegate_protocol::disk::frame::{Frame, FrameBuilder, FrameHeader};
-use tidegate_protocol::extent::{ExtentHeader, identity_crc};
-use tidegate_protocol::ids::{FileId, FrameSequence, Incarnation, TopicPartition};
+use tidegate_protocol::disk::frame::{Frame, FrameBuilder};
+use tidegate_protocol::extent::{ExtentHeader, LogKind, identity_crc};
+use tidegate_protocol::ids::{FileId, FrameSequence, LeaderEpoch, Offset, TopicPartition};
 use tidegate_reactor::buffer::Buffer;
 use tidegate_reactor::disk::{Disk, DiskFile};
 
 use super::checkpoint::{Checkpoints, Kept};
+use super::decision::{
+    Decision, FrameKind, Level, Link, NextFrame, Runs, SmallExtent, decide, decide_extent, keeps,
+};
 use super::flush_rule::FlushRule;
 use super::journal::{HeldFrame, Journal, JournalEnd, SLOTS, ring_path, slot_path};
 use super::recent::{Memory, TailExtent};
@@ -28,105 +31,10 @@ use super::scan::{
     runs_of,
 };
 use super::segment::{FlushReach, Rot, Segments, SegmentsConfig};
-use super::state::{Contradiction, Log, OPTIONS_UNKNOWN, identity_of};
+use super::state::{Contradiction, Damage, Log, LostFrames, OPTIONS_UNKNOWN, identity_of};
 use super::{Condition, Logs, OpenError, ShardBoot};
 use crate::datadir::data_file;
 use crate::mutants::{self, Mutant};
-
-/// What lies where the next frame is expected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NextFrame {
-    /// A whole frame that follows the one before it.
-    Follows,
-    /// Nothing that was ever a frame.
-    Missing,
-    /// A frame that is not whole.
-    Damaged,
-    /// A whole frame that does not follow.
-    OffChain,
-}
-
-/// What the runs that a frame marks are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Runs {
-    /// All whole, or none marked.
-    Whole,
-    /// One is not.
-    NotWhole,
-}
-
-/// Where the expected sequence stands to M, the highest mark found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// It was flushed.
-    Promised,
-    /// It may not have been.
-    AboveMark,
-}
-
-/// What is done about it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
-    /// Its entries become part of the state.
-    Keep,
-    /// Likewise, but the range of the bad run is refused to readers.
-    KeepAndRefuseRange,
-    /// It and everything behind it is dropped.
-    EndOfLog,
-    /// The shard serves the state before it and writes nothing.
-    ReadOnly,
-}
-
-/// The decision table; the runs of a frame that does not follow are not looked at.
-pub const TABLE: [(NextFrame, Option<Runs>, Level, Decision); 10] = [
-    (NextFrame::Follows, Some(Runs::Whole), Level::Promised, Decision::Keep),
-    (NextFrame::Follows, Some(Runs::Whole), Level::AboveMark, Decision::Keep),
-    (NextFrame::Follows, Some(Runs::NotWhole), Level::Promised, Decision::KeepAndRefuseRange),
-    (NextFrame::Follows, Some(Runs::NotWhole), Level::AboveMark, Decision::EndOfLog),
-    (NextFrame::Missing, None, Level::Promised, Decision::ReadOnly),
-    (NextFrame::Missing, None, Level::AboveMark, Decision::EndOfLog),
-    (NextFrame::Damaged, None, Level::Promised, Decision::ReadOnly),
-    (NextFrame::Damaged, None, Level::AboveMark, Decision::EndOfLog),
-    (NextFrame::OffChain, None, Level::Promised, Decision::ReadOnly),
-    (NextFrame::OffChain, None, Level::AboveMark, Decision::EndOfLog),
-];
-
-/// Looks a combination up.
-pub fn decide(next: NextFrame, runs: Runs, level: Level) -> Decision {
-    let row = TABLE.iter().find(|(n, r, l, _)| *n == next && r.is_none_or(|r| r == runs) && *l == level);
-    row.expect("the table has every combination").3
-}
-
-/// Whether a frame follows the one before it: sequence and hash fit, and its incarnation is equal, or it ends a later
-/// recovery.
-pub fn follows(before: &Link, frame: &FrameHeader, kind: FrameKind) -> bool {
-    let fits = frame.sequence.0 == before.sequence.0 + 1 && frame.previous_hash == before.hash;
-    let incarnation = match kind {
-        FrameKind::Ordinary => frame.incarnation == before.incarnation,
-        FrameKind::Recovered => frame.incarnation >= before.incarnation,
-    };
-    fits && incarnation
-}
-
-/// The end of a chain of frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link {
-    /// The last frame.
-    pub sequence: FrameSequence,
-    /// Its hash.
-    pub hash: u64,
-    /// Its incarnation.
-    pub incarnation: Incarnation,
-}
-
-/// Whether a frame ends a recovery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FrameKind {
-    /// It begins with the entry `recovered`.
-    Recovered,
-    /// It does not.
-    Ordinary,
-}
 
 /// Recovers a shard and makes its logs ready to serve.
 pub(super) fn open(disk: &mut dyn Disk, boot: ShardBoot) -> Result<Logs, OpenError> {
@@ -152,7 +60,12 @@ pub(super) struct Recovery {
     mark: FrameSequence,
     /// Data files that a kept frame above the mark names.
     unflushed_files: BTreeSet<FileId>,
-    read_only: Option<String>,
+    /// Why nothing may be written: damage to what was promised, one sentence each.
+    damage: Vec<String>,
+    /// Flushed frames that cannot be read.
+    lost: Option<LostFrames>,
+    /// What an operator should know of this recovery.
+    notes: Vec<String>,
     /// Wall clock of the newest checkpoint.
     wall_ms: i64,
 }
@@ -160,7 +73,8 @@ pub(super) struct Recovery {
 impl Recovery {
     pub(super) fn run(disk: &mut dyn Disk, boot: &ShardBoot) -> Result<Recovery, OpenError> {
         let mut ring = Ring::open(disk, boot)?;
-        let (slots, found) = read_slots(disk, boot)?;
+        let mut notes = Vec::new();
+        let (slots, found) = read_slots(disk, boot, &mut notes)?;
         let [newest, older] = choose(boot, &found)?;
         let (slot, header, body) = (newest.0, &newest.1, &newest.2);
         let refused =
@@ -198,7 +112,9 @@ impl Recovery {
             head: header.next_at,
             mark,
             unflushed_files: BTreeSet::new(),
-            read_only: None,
+            damage: Vec::new(),
+            lost: None,
+            notes,
             wall_ms: body.wall_ms,
         };
         recovery.held.extend(places_of(body));
@@ -218,20 +134,27 @@ impl Recovery {
                 Level::Promised => Runs::Whole,
                 Level::AboveMark => runs_of(disk, boot, &frame.runs)?,
             };
-            match decide(NextFrame::Follows, runs, level) {
+            match decide(NextFrame::Follows, runs, level, keeps(boot.shard)) {
                 Decision::Keep | Decision::KeepAndRefuseRange => {
                     before = (self.last, self.head);
                     unfollowed = frame.kind == FrameKind::Recovered && level == Level::AboveMark;
                     self.replay(disk, boot, &frame)?;
                 }
                 Decision::EndOfLog => {
+                    self.notes.push(format!(
+                        "the journal ends before frame {}, which names a run that was not written whole: it and all behind \
+                         it is dropped; nothing in it was acknowledged",
+                        frame.header.sequence
+                    ));
                     for run in frame.runs.iter().chain(frames.flat_map(|f| f.runs).collect::<Vec<_>>().iter())
                     {
                         self.segments.seal(run.file);
                     }
                     break;
                 }
-                Decision::ReadOnly => unreachable!("a frame that follows is not the reason"),
+                Decision::ReadOnly | Decision::ReadOnlyAndRefuseRange | Decision::RefuseStart => {
+                    unreachable!("a frame that follows is not the reason")
+                }
             }
         }
         let expected = FrameSequence(self.last.sequence.0 + 1);
@@ -241,10 +164,27 @@ impl Recovery {
             self.held.remove(&self.last.sequence);
             (self.last, self.head) = before;
         }
-        match decide(chain.end, Runs::Whole, self.level(expected)) {
-            Decision::EndOfLog => Ok(()),
-            Decision::ReadOnly => self.damaged(boot, expected, chain.end),
-            Decision::Keep | Decision::KeepAndRefuseRange => {
+        match decide(chain.end, Runs::Whole, self.level(expected), keeps(boot.shard)) {
+            Decision::EndOfLog => {
+                if chain.end == NextFrame::Damaged {
+                    self.notes.push(format!(
+                        "the journal ends before frame {expected}, which was not written whole: it is dropped; nothing in \
+                         it was acknowledged"
+                    ));
+                }
+                Ok(())
+            }
+            Decision::ReadOnly => {
+                let file = self.ring.path_of(boot, self.head);
+                self.damage.push(self.damaged(expected, chain.end));
+                self.lost = Some(LostFrames { file, from: expected, upto: self.mark });
+                Ok(())
+            }
+            Decision::RefuseStart => Err(OpenError::Refused {
+                file: self.ring.path_of(boot, self.head),
+                cause: self.damaged(expected, chain.end),
+            }),
+            Decision::Keep | Decision::KeepAndRefuseRange | Decision::ReadOnlyAndRefuseRange => {
                 unreachable!("the chain ends where no frame follows")
             }
         }
@@ -255,22 +195,16 @@ impl Recovery {
     }
 
     /// A frame that was flushed cannot be read: what it held is not known.
-    fn damaged(&mut self, boot: &ShardBoot, frame: FrameSequence, found: NextFrame) -> Result<(), OpenError> {
+    fn damaged(&self, frame: FrameSequence, found: NextFrame) -> String {
         let what = match found {
             NextFrame::Missing => "is missing",
             NextFrame::Damaged => "is damaged",
             NextFrame::OffChain | NextFrame::Follows => "is not the one that was written there",
         };
-        let cause = format!(
+        format!(
             "journal frame {frame} {what} although frames up to {} were flushed: what frames {frame} to {} held is not known",
             self.mark, self.mark
-        );
-        if boot.shard.0 == 0 {
-            let file = self.ring.path_of(boot, self.head);
-            return Err(OpenError::Refused { file, cause });
-        }
-        self.read_only = Some(cause);
-        Ok(())
+        )
     }
 
     /// Makes a kept frame part of the state.
@@ -362,7 +296,8 @@ impl Recovery {
         self.logs.entry(id).or_insert_with(|| Log::new(id, OPTIONS_UNKNOWN, &boot.limits))
     }
 
-    /// Brings the extents that lie in the journal alone into memory, many to a buffer.
+    /// Brings the extents that lie in the journal alone into memory, many to a buffer. In place of one that is damaged stands
+    /// an empty one, whose range is refused to readers.
     fn load_small(&mut self, disk: &mut dyn Disk, boot: &ShardBoot) -> Result<(), OpenError> {
         const BUFFER_BYTES: usize = 1 << 20;
         let mut loading = Loading::default();
@@ -374,14 +309,27 @@ impl Recovery {
                 let sound = header.filter(|h| {
                     identity_crc(&bytes) == place.crc && h.log == log.id && h.base.0 == place.base
                 });
-                let Some(header) = sound else {
-                    return Err(OpenError::Refused {
-                        file: self.ring.path_of(boot, place.frame_at),
-                        cause: format!(
-                            "records {} to {} of {:?} in journal frame {} are damaged",
-                            place.base, place.end, log.id, place.frame
-                        ),
-                    });
+                let found = if sound.is_some() { SmallExtent::Whole } else { SmallExtent::Damaged };
+                let file = self.ring.path_of(boot, place.frame_at);
+                let cause = || {
+                    format!(
+                        "records {} to {} of {:?} in journal frame {} are damaged, although they were flushed",
+                        place.base, place.end, log.id, place.frame
+                    )
+                };
+                let (header, bytes) = match (sound, decide_extent(found, keeps(boot.shard))) {
+                    (Some(header), _) => (header, bytes),
+                    (None, Decision::RefuseStart) => {
+                        return Err(OpenError::Refused { file, cause: cause() });
+                    }
+                    (None, _) => {
+                        self.damage.push(format!("{}: {}", file.display(), cause()));
+                        let (from, upto) = (Offset(place.base), Offset(place.end));
+                        let file = format!("{} (frame {})", file.display(), place.frame);
+                        log.damaged.push(Damage { file, from, upto });
+                        let header = empty_extent(log.id, from, upto);
+                        (header, header.encode().to_vec())
+                    }
                 };
                 if loading.bytes + bytes.len() > BUFFER_BYTES {
                     loading.finish(&mut self.memory);
@@ -402,25 +350,25 @@ impl Recovery {
     /// Ends the recovery on disk, and hands the state over to logs that serve.
     fn into_logs(mut self, disk: &mut dyn Disk, boot: ShardBoot) -> Result<Logs, OpenError> {
         let mut journal = self.journal(&boot);
-        let condition = match self.read_only.take() {
-            Some(cause) => Condition::ReadOnly { cause },
-            None => {
+        let rot = if self.damage.is_empty() { Rot::Absent } else { Rot::Present };
+        let condition = match rot {
+            Rot::Absent => {
                 if journal.free_bytes() < boot.limits.ring_reserve_bytes() {
-                    self.flush_kept(disk, &boot)?;
+                    self.flush_kept(disk, &boot, &mut journal)?;
                     self.checkpoint(disk, &boot, &mut journal)?;
                 }
                 self.end_recovery(disk, &boot, &mut journal)?;
                 self.segments.on_marked(self.mark);
                 Condition::Serving
             }
-        };
-        let rot = match &condition {
-            Condition::ReadOnly { .. } => {
-                // Nothing is written, not even into files of no log.
+            Rot::Present => {
+                // Nothing is written, not even into files of no log; what is served is flushed even so.
+                self.flush_kept(disk, &boot, &mut journal)?;
                 self.segments.stop();
-                Rot::Present
+                let cause = self.damage.join("; ");
+                self.notes.push(format!("it takes no writes and serves what is sound: {cause}"));
+                Condition::ReadOnly { cause, lost: self.lost.take() }
             }
-            _ => Rot::Absent,
         };
         self.segments.opened(disk, rot)?;
         self.close(disk);
@@ -428,6 +376,7 @@ impl Recovery {
         let checkpoints = Checkpoints::new(self.newest, self.older, self.next_slot, since);
         let mut logs = Logs::assembled(boot, journal, checkpoints, self.memory, self.segments, condition);
         logs.retention = Retention::new(Some(self.wall_ms).filter(|wall_ms| *wall_ms > 0));
+        logs.notes = self.notes;
         for log in self.logs.into_values() {
             logs.insert(log);
         }
@@ -489,7 +438,12 @@ impl Recovery {
     }
 
     /// Flushes everything that is kept: after a kill the drive may hold it in its cache alone.
-    fn flush_kept(&mut self, disk: &mut dyn Disk, boot: &ShardBoot) -> Result<(), OpenError> {
+    fn flush_kept(
+        &mut self,
+        disk: &mut dyn Disk,
+        boot: &ShardBoot,
+        journal: &mut Journal,
+    ) -> Result<(), OpenError> {
         if !mutants::on(Mutant::RecoveryWithoutFlush) {
             for file in self.ring.files.iter().chain(&self.slots) {
                 disk.flush(*file)?;
@@ -500,6 +454,7 @@ impl Recovery {
                 disk.close(file);
             }
         }
+        journal.flushed_upto(journal.last_sequence());
         Ok(())
     }
 
@@ -521,13 +476,11 @@ impl Recovery {
             last_kept: self.last.sequence,
             last_hash: self.last.hash,
         }));
-        let (bytes, hash) = builder.finish(FrameHeader { mark: self.mark, ..journal.header() });
+        let (bytes, hash) = builder.finish(journal.header());
         buffer.set_filled(bytes);
         self.ring.write(disk, at, &buffer)?;
         journal.took(at, bytes, hash);
-        self.flush_kept(disk, boot)?;
-        journal.flushed_upto(journal.last_sequence());
-        Ok(())
+        self.flush_kept(disk, boot, journal)
     }
 }
 
@@ -536,6 +489,23 @@ struct EntryPlace {
     frame: FrameSequence,
     frame_at: u64,
     at: u32,
+}
+
+/// What stands in memory for an extent that cannot be read.
+fn empty_extent(log: TopicPartition, base: Offset, end: Offset) -> ExtentHeader {
+    ExtentHeader {
+        log,
+        kind: LogKind::Data,
+        flags: 0,
+        leader_epoch: LeaderEpoch(0),
+        base,
+        end,
+        batch_count: 0,
+        byte_len: 0,
+        append_time_ms: i64::MIN,
+        max_timestamp_ms: i64::MIN,
+        payload_crc: 0,
+    }
 }
 
 /// Small extents on their way into shared buffers.
@@ -571,65 +541,5 @@ impl Loading {
             self.done.push((log, TailExtent { header, view, buffer }));
         }
         self.bytes = 0;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tidegate_protocol::disk::frame::JournalIdentity;
-    use tidegate_protocol::ids::{ClusterId, JournalId, NodeId};
-
-    use super::*;
-
-    #[test]
-    fn the_table_has_exactly_one_row_for_every_combination() {
-        let nexts = [NextFrame::Follows, NextFrame::Missing, NextFrame::Damaged, NextFrame::OffChain];
-        for next in nexts {
-            for runs in [Runs::Whole, Runs::NotWhole] {
-                for level in [Level::Promised, Level::AboveMark] {
-                    let rows = TABLE
-                        .iter()
-                        .filter(|(n, r, l, _)| *n == next && r.is_none_or(|r| r == runs) && *l == level)
-                        .count();
-                    assert_eq!(rows, 1, "{next:?} {runs:?} {level:?}");
-                    let expected = match (next, runs, level) {
-                        (NextFrame::Follows, Runs::Whole, _) => Decision::Keep,
-                        (NextFrame::Follows, Runs::NotWhole, Level::Promised) => Decision::KeepAndRefuseRange,
-                        (_, _, Level::AboveMark) => Decision::EndOfLog,
-                        (_, _, Level::Promised) => Decision::ReadOnly,
-                    };
-                    assert_eq!(decide(next, runs, level), expected);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_frame_follows_only_with_the_right_sequence_hash_and_incarnation() {
-        let identity =
-            JournalIdentity { cluster: ClusterId([1; 16]), node: NodeId(1), journal: JournalId(1) };
-        let before = Link { sequence: FrameSequence(7), hash: 99, incarnation: Incarnation(3) };
-        for sequence in [7, 8, 9] {
-            for hash in [98, 99] {
-                for incarnation in [2, 3, 4] {
-                    for kind in [FrameKind::Ordinary, FrameKind::Recovered] {
-                        let header = FrameHeader {
-                            identity,
-                            incarnation: Incarnation(incarnation),
-                            sequence: FrameSequence(sequence),
-                            previous_hash: hash,
-                            mark: FrameSequence(6),
-                            bytes: 4096,
-                            entries: 0,
-                            inner_crc: 0,
-                        };
-                        let expected = sequence == 8
-                            && hash == 99
-                            && (incarnation == 3 || (incarnation == 4 && kind == FrameKind::Recovered));
-                        assert_eq!(follows(&before, &header, kind), expected, "{header:?} {kind:?}");
-                    }
-                }
-            }
-        }
     }
 }

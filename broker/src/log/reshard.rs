@@ -87,7 +87,7 @@ struct Moved {
 
 /// Gives everything that an old shard holds to the new ones.
 fn take_apart(logs: &Logs, shard: ShardId, new: &mut [NewShard]) -> Result<(), ChangeError> {
-    if let Condition::ReadOnly { cause } = &logs.condition {
+    if let Condition::ReadOnly { cause, .. } = &logs.condition {
         return Err(ChangeError::Damaged { shard, cause: cause.clone() });
     }
     let count = u16::try_from(new.len()).expect("as many as asked for");

@@ -15,8 +15,8 @@ use tidegate_reactor::disk::{Disk, DiskFile};
 use tidegate_reactor::op::Fault;
 
 use super::checkpoint::Kept;
+use super::decision::{FrameKind, Link, NextFrame, Runs, follows};
 use super::journal::{SLOTS, ring_path, slot_path};
-use super::recover::{FrameKind, Link, NextFrame, Runs, follows};
 use super::{OpenError, ShardBoot};
 use crate::datadir::{JOURNALS_FIRST, data_file};
 
@@ -46,7 +46,16 @@ impl Ring {
         let mut files = Vec::new();
         for index in 0..limits.ring_files {
             let path = ring_path(&boot.root, journal, index);
-            let file = disk.open(&path)?;
+            let file = match disk.open(&path) {
+                Ok(file) => file,
+                Err(fault) if fault.errno == ENOENT => {
+                    let cause = "this file of the journal's ring is missing; it held acknowledged records that may lie nowhere \
+                                 else, and without it the shard cannot be recovered: put it back, or restore the whole \
+                                 directory from a backup";
+                    return Err(OpenError::Refused { file: path, cause: cause.into() });
+                }
+                Err(fault) => return Err(fault.into()),
+            };
             let len = disk.len(file)?;
             if len != limits.ring_file_bytes {
                 let cause = format!("the file has {len} bytes and should have {}", limits.ring_file_bytes);
@@ -105,16 +114,26 @@ impl Ring {
 
 pub(super) type SlotFound = (u32, CheckpointHeader, CheckpointBody);
 
-/// All whole checkpoints of this journal, newest first.
+/// All whole checkpoints of this journal, newest first. A slot that is missing is made anew, empty, if it is the only one: one
+/// of the other two is kept, then, and all frames behind it.
 pub(super) fn read_slots(
     disk: &mut dyn Disk,
     boot: &ShardBoot,
+    notes: &mut Vec<String>,
 ) -> Result<(Vec<DiskFile>, Vec<SlotFound>), OpenError> {
     let mut slots = Vec::new();
     let mut found = Vec::new();
+    let mut missing = Vec::new();
     for slot in 0..SLOTS {
         let path = slot_path(&boot.root, boot.identity.journal, slot);
-        let file = disk.open(&path)?;
+        let file = match disk.open(&path) {
+            Ok(file) => file,
+            Err(fault) if fault.errno == ENOENT => {
+                missing.push((slot, path));
+                continue;
+            }
+            Err(fault) => return Err(fault.into()),
+        };
         slots.push(file);
         let first = disk.read(file, 0, BLOCK)?;
         let Ok((header, bytes)) = checkpoint::decode_header(&first) else { continue };
@@ -131,6 +150,26 @@ pub(super) fn read_slots(
         }
     }
     found.sort_by_key(|(slot, header, _)| (std::cmp::Reverse(header.sequence), *slot));
+    match &missing[..] {
+        [] => {}
+        [(slot, path)] if !found.is_empty() => {
+            slots.insert(*slot as usize, disk.create_zeroed(path, boot.limits.checkpoint_slot_bytes)?);
+            notes.push(format!(
+                "{} was missing: the shard is recovered from another checkpoint, and an empty slot was made in its place; \
+                 find out who removed it",
+                path.display()
+            ));
+        }
+        [(_, path), ..] => {
+            let cause = format!(
+                "{} of the three checkpoint slots are missing and {} of the others are whole: what is left may be older than \
+                 what the ring still holds; restore the whole directory from a backup",
+                missing.len(),
+                found.len()
+            );
+            return Err(OpenError::Refused { file: path.clone(), cause });
+        }
+    }
     Ok((slots, found))
 }
 

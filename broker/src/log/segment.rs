@@ -305,6 +305,12 @@ impl Segments {
         self.table.of_log(log).next_back().map(|(_, segment)| segment.end)
     }
 
+    /// The file that takes the log's runs.
+    #[cfg(test)]
+    pub(super) fn newest_file(&self, log: TopicPartition) -> Option<FileId> {
+        self.table.of_log(log).next_back().map(|(file, _)| file)
+    }
+
     /// Whether the file that takes the log's runs is open.
     #[cfg(test)]
     pub(super) fn is_open_for(&self, log: TopicPartition) -> bool {

@@ -2,6 +2,7 @@
 //! one.
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 
 use tidegate_logic::producer::{
     BatchIdentity, ProducerLimits, ProducerSnapshot, ProducerTable, Remembered, Snapshot,
@@ -13,6 +14,7 @@ use tidegate_protocol::ids::{
     FrameSequence, Offset, PartitionId, ProducerEpoch, ProducerId, Sequence, TopicId, TopicPartition,
 };
 
+use super::answer::ReadRefused;
 use super::append::Pending;
 use super::recent::Tail;
 use super::{LogOptions, Positions};
@@ -55,6 +57,45 @@ pub(super) struct Log {
     /// The frame under which the log is listed for its oldest small extent.
     pub(super) aged: Option<FrameSequence>,
     pub(super) tail: Tail,
+    /// Small extents that recovery could not read, by offset; only on a shard that takes no writes.
+    pub(super) damaged: Vec<Damage>,
+}
+
+/// Records that were flushed and cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Damage {
+    /// Where they lay.
+    pub(super) file: String,
+    /// The first.
+    pub(super) from: Offset,
+    /// One past the last.
+    pub(super) upto: Offset,
+}
+
+impl From<&Damage> for ReadRefused {
+    fn from(damage: &Damage) -> ReadRefused {
+        ReadRefused::Damaged { file: damage.file.clone(), from: damage.from, upto: damage.upto }
+    }
+}
+
+/// Flushed frames of the journal that cannot be read: what they held is not known, so nothing can be said of what lies behind
+/// the end of any log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LostFrames {
+    /// The file of the ring with the first of them.
+    pub(super) file: PathBuf,
+    /// The first.
+    pub(super) from: FrameSequence,
+    /// The last.
+    pub(super) upto: FrameSequence,
+}
+
+impl LostFrames {
+    /// For a reader at the end of a log.
+    pub(super) fn refused(&self, end: Offset) -> ReadRefused {
+        let file = format!("{} (frames {} to {})", self.file.display(), self.from, self.upto);
+        ReadRefused::Lost { file, from: end }
+    }
 }
 
 /// Why a frame cannot follow the state before it: something else than our own code wrote it.
@@ -83,6 +124,7 @@ impl Log {
             pending_placed: 0,
             aged: None,
             tail: Tail::default(),
+            damaged: Vec::new(),
         }
     }
 
@@ -187,6 +229,11 @@ impl Log {
         }
         // A start above everything that replay has seen: the rest of the log was trimmed away before a checkpoint.
         self.placed = self.placed.max(start);
+    }
+
+    /// The first damage that a reader who begins at `from` meets.
+    pub(super) fn damage_from(&self, from: Offset) -> Option<&Damage> {
+        self.damaged.iter().find(|damage| damage.upto > from)
     }
 
     /// The oldest frame that holds a live extent of this log.

@@ -2,6 +2,7 @@
 
 mod fixture;
 pub(super) mod node;
+mod recovery;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use tidegate_reactor::op::{Fault, Op};
 
 use super::answer::{AppendRefused, Appended, IncomingBatch, Outcome, ReadStart};
 use super::flush_rule::FlushRule;
-use super::{LogOptions, Logs, ShardBoot, journal};
+use super::{LogOptions, Logs, OpenError, ShardBoot, journal};
 use crate::limits::{FileLimits, Limits};
 use crate::testdisk::TestDrive;
 
@@ -75,7 +76,7 @@ fn batch(records: i32, value_bytes: usize, origin: BatchOrigin, salt: u64) -> In
 struct Bench {
     drive: TestDrive,
     logs: Logs,
-    limits: Limits,
+    boot: ShardBoot,
     incarnation: u32,
     /// Batches by log: end offset and the batch without its head.
     appended: BTreeMap<TopicPartition, Vec<(Offset, Vec<u8>)>>,
@@ -85,25 +86,23 @@ struct Bench {
 
 impl Bench {
     fn new(limits: Limits) -> Bench {
+        Bench::of(boot(limits, 0))
+    }
+
+    /// A new shard.
+    fn of(boot: ShardBoot) -> Bench {
+        let limits = boot.limits;
         limits.check().expect("the bounds fit together");
         let mut drive = TestDrive::with_dir("/d");
         for dir in ["/d/journal", "/d/files"] {
             drive.disk.create_dir(dir.as_ref()).expect("a directory");
         }
-        let boot = boot(limits, 0);
         journal::create(&mut drive.disk, &boot.root, boot.identity, boot.incarnation, &limits)
             .expect("a journal");
-        let logs = open(&mut drive, limits, 1);
-        let durable = BTreeMap::new();
-        Bench {
-            drive,
-            logs,
-            limits,
-            incarnation: 1,
-            appended: BTreeMap::new(),
-            durable,
-            outcomes: Vec::new(),
-        }
+        let boot = ShardBoot { incarnation: Incarnation(1), ..boot };
+        let logs = Logs::open(&mut drive.disk, boot.clone()).expect("the logs open");
+        let (appended, durable) = (BTreeMap::new(), BTreeMap::new());
+        Bench { drive, logs, boot, incarnation: 1, appended, durable, outcomes: Vec::new() }
     }
 
     fn with_logs(limits: Limits, count: i32) -> Bench {
@@ -160,14 +159,20 @@ impl Bench {
         while self.turn(usize::MAX) > 0 {}
     }
 
+    /// What a start finds; whatever was under way before it is gone.
+    fn recovered(&mut self) -> Result<Logs, OpenError> {
+        self.drive.close_all();
+        self.incarnation += 1;
+        self.boot.incarnation = Incarnation(self.incarnation);
+        Logs::open(&mut self.drive.disk, self.boot.clone())
+    }
+
     /// The process ends, perhaps with the power, and starts again.
     fn restart(&mut self, power: Option<u64>) {
-        match power {
-            Some(seed) => self.drive.power_loss(seed),
-            None => self.drive.close_all(),
+        if let Some(seed) = power {
+            self.drive.power_loss(seed);
         }
-        self.incarnation += 1;
-        self.logs = open(&mut self.drive, self.limits, self.incarnation);
+        self.logs = self.recovered().expect("the logs open");
         let mut ops = Vec::new();
         self.logs.start(self.drive.now(), &mut ops);
         self.drive.submit(ops);
@@ -233,10 +238,6 @@ fn boot(limits: Limits, incarnation: u32) -> ShardBoot {
         limits,
         flush_rule: FlushRule::OwnFlush { why: "the disk in memory flushes files one by one".into() },
     }
-}
-
-fn open(drive: &mut TestDrive, limits: Limits, incarnation: u32) -> Logs {
-    Logs::open(&mut drive.disk, boot(limits, incarnation)).expect("the logs open")
 }
 
 fn started(mut bench: Bench) -> Bench {

@@ -86,6 +86,9 @@ impl Shard {
         self.owned(request.partition, request.leader_epoch)?;
         let log = request.partition;
         let positions = self.logs.positions(log).ok_or(Refusal::NoLog { log })?;
+        if let Some(lost) = self.logs.lost_behind(log).filter(|_| request.from > positions.committed) {
+            return Err(lost.into());
+        }
         if request.from < positions.start || request.from > positions.committed {
             let (start, end) = (positions.start, positions.committed);
             return Err(Refusal::OffsetOutOfRange { log, start, end, found: request.from });
@@ -171,7 +174,11 @@ impl Shard {
         };
         let upto = reader.upto(&positions);
         if next >= upto {
-            self.fetch_waiting(id, &positions);
+            // Who waited there would wait for ever for records that were acknowledged once.
+            match self.logs.lost_behind(log) {
+                Some(lost) => self.reader_refused(id, &lost.into()),
+                None => self.fetch_waiting(id, &positions),
+            }
             return 0;
         }
         if !reader.credit.may_start() {

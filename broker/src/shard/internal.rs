@@ -72,11 +72,9 @@ impl<T> Pending<T> {
 impl Shard {
     /// Makes sure that an internal log is here, and begins to read it.
     pub(super) fn internal_open(&mut self, log: TopicPartition) -> Result<(), Refusal> {
-        if self.logs.positions(log).is_none() {
-            self.logs
-                .create(log, internal_options())
-                .map_err(|refused| Refusal::from_create(log, refused))?;
-        }
+        // One that is there takes its options.
+        let created = self.logs.create(log, internal_options());
+        created.map_err(|refused| Refusal::from_create(log, refused))?;
         let positions = self.logs.positions(log).ok_or(Refusal::NoLog { log })?;
         self.internal_bytes.insert(log, self.logs.bytes(log));
         let restore = Restore { next: positions.start, upto: positions.committed, reading: false };
@@ -104,10 +102,29 @@ impl Shard {
                     ReadStart::AtEnd => restore.next = upto,
                     // The next turn tries again.
                     ReadStart::Refused(ReadRefused::Busy) => break,
-                    ReadStart::Refused(refused) => return Err(refused.into()),
+                    ReadStart::Refused(refused) => {
+                        self.internal_unreadable(log, refused)?;
+                        break;
+                    }
                 }
             }
         }
+        Ok(())
+    }
+
+    /// An internal log is damaged. Without topics there is nothing to serve; a partition of stored offsets is refused by
+    /// itself.
+    pub(super) fn internal_unreadable(
+        &mut self,
+        log: TopicPartition,
+        refused: ReadRefused,
+    ) -> Result<(), Refusal> {
+        let damaged = matches!(refused, ReadRefused::Damaged { .. } | ReadRefused::Lost { .. });
+        if !damaged || log.topic == TopicId::METADATA {
+            return Err(refused.into());
+        }
+        self.restoring.remove(&log);
+        self.offsets_unknown(log, refused);
         Ok(())
     }
 
@@ -147,7 +164,13 @@ impl Shard {
     }
 
     fn internal_restored(&mut self, log: TopicPartition, ops: &mut Vec<Op>) -> Result<(), Refusal> {
-        if log.topic == TopicId::METADATA { self.orders_restored(ops) } else { Ok(()) }
+        if log.topic == TopicId::METADATA {
+            return self.orders_restored(ops);
+        }
+        if let Some(lost) = self.logs.lost_behind(log) {
+            self.offsets_unknown(log, lost);
+        }
+        Ok(())
     }
 
     /// Appends records to an internal log, in as few batches as they need.

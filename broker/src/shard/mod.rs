@@ -417,8 +417,10 @@ impl Shard {
         match self.tickets.remove(&ticket) {
             Some(Ticket::Reader { reader, share }) => self.fetch_read_done(reader, share, result),
             Some(Ticket::Restore(log)) => {
-                let read = result.map_err(Refusal::from);
-                let taken = read.and_then(|batches| self.internal_read(log, &batches));
+                let taken = match result {
+                    Ok(batches) => self.internal_read(log, &batches),
+                    Err(refused) => self.internal_unreadable(log, refused),
+                };
                 if let Err(refusal) = taken {
                     self.fail(refusal.body().cause);
                 }

@@ -27,6 +27,8 @@ pub(super) struct StoredOffsets {
     // Entries of pending commits, for the cap.
     coming: usize,
     snapshot: Option<Snapshot>,
+    // Why the table is not all that was stored; nothing is said of it then, and nothing replaced.
+    unknown: Option<ReadRefused>,
 }
 
 /// Records on their way to the drive.
@@ -54,12 +56,30 @@ impl Shard {
             let log = TopicPartition { topic: TopicId::OFFSETS, partition };
             if shard_of(log, self.shard_count) == self.me {
                 let table = OffsetsTable::new(self.limits.offsets);
-                let stored = StoredOffsets { table, pending: Pending::default(), coming: 0, snapshot: None };
+                let (pending, snapshot, unknown) = (Pending::default(), None, None);
+                let stored = StoredOffsets { table, pending, coming: 0, snapshot, unknown };
                 self.offsets.insert(log, stored);
                 self.internal_open(log)?;
             }
         }
         Ok(())
+    }
+
+    /// Damage keeps a partition of the internal topic from being read whole.
+    pub(super) fn offsets_unknown(&mut self, log: TopicPartition, why: ReadRefused) {
+        if let Some(stored) = self.offsets.get_mut(&log) {
+            stored.unknown = Some(why);
+        }
+    }
+
+    /// The partition of the internal topic that holds what the consumer has stored, if all of that is known.
+    fn stored_of(&self, consumer: &str) -> Result<(TopicPartition, &StoredOffsets), Refusal> {
+        let log = offsets_partition(consumer);
+        let stored = self.offsets.get(&log).ok_or(Refusal::NoLog { log })?;
+        match &stored.unknown {
+            Some(why) => Err(why.clone().into()),
+            None => Ok((log, stored)),
+        }
     }
 
     /// A record of the internal topic, at the start.
@@ -83,9 +103,9 @@ impl Shard {
                 "names a member of a group, but there are no groups yet: use -1 and no member".to_owned();
             return self.answer(asker, Err(Refusal::Invalid { field: "generation", rule }), ops);
         }
-        let log = offsets_partition(&request.group);
-        let Some(stored) = self.offsets.get(&log) else {
-            return self.answer(asker, Err(Refusal::NoLog { log }), ops);
+        let (log, stored) = match self.stored_of(&request.group) {
+            Ok(found) => found,
+            Err(refusal) => return self.answer(asker, Err(refusal), ops),
         };
         let (mut records, mut results) = (Vec::new(), Vec::new());
         for StoredOffset { partition, offset, leader_epoch, metadata } in request.offsets {
@@ -123,9 +143,9 @@ impl Shard {
 
     /// Where a consumer continues, as far as it is durable.
     pub(super) fn offset_fetch(&mut self, asker: Asker, request: &OffsetFetchRequest, ops: &mut Vec<Op>) {
-        let log = offsets_partition(&request.group);
-        let Some(stored) = self.offsets.get(&log) else {
-            return self.answer(asker, Err(Refusal::NoLog { log }), ops);
+        let stored = match self.stored_of(&request.group) {
+            Ok((_, stored)) => stored,
+            Err(refusal) => return self.answer(asker, Err(refusal), ops),
         };
         let own = |(partition, stored): (TopicPartition, Stored)| StoredOffset {
             partition,
@@ -161,7 +181,7 @@ impl Shard {
     fn offsets_snapshot(&mut self, log: TopicPartition) {
         let Some(stored) = self.offsets.get(&log) else { return };
         // Nothing else may be on its way: the snapshot holds what the table holds, and replaces everything before it.
-        let quiet = stored.snapshot.is_none() && stored.pending.is_empty();
+        let quiet = stored.snapshot.is_none() && stored.pending.is_empty() && stored.unknown.is_none();
         if !quiet || !self.internal_wants_snapshot(log, stored.table.bytes()) {
             return;
         }

@@ -52,6 +52,7 @@ pub(super) enum Refusal {
     Stopped { from: Offset, fault: Fault },
     ReadOnly { cause: String },
     Damaged { file: String, from: Offset, upto: Offset },
+    Lost { file: String, from: Offset },
     ReadFailed { fault: Fault },
     DriveBusy,
 }
@@ -164,6 +165,7 @@ impl Refusal {
                     .hint("reads go on; the broker's log says more")
             }
             Refusal::Damaged { file, from, upto } => damaged(file, *from, *upto),
+            Refusal::Lost { file, from } => lost(file, *from),
             Refusal::ReadFailed { fault } => {
                 error(ErrorCode::DataDamaged, format!("the drive failed to read: {fault}"))
                     .hint("check the drive; other ranges can still be read")
@@ -268,6 +270,13 @@ fn damaged(file: &str, from: Offset, upto: Offset) -> ErrorBody {
     error(ErrorCode::DataDamaged, format!("offsets {from} to {upto} are damaged in {file}"))
         .limited("offset", from.0, upto.0)
         .hint("the rest of the partition can be read: continue at the second offset; keep the file")
+}
+
+fn lost(file: &str, from: Offset) -> ErrorBody {
+    let cause = format!("what was stored from offset {from} on is not known: {file} is damaged");
+    error(ErrorCode::DataDamaged, cause)
+        .limited("offset", from.0, from.0)
+        .hint("what lies below can be read; keep the directory as it is, and see the broker's log")
 }
 
 fn batch_body(batch: &BatchError) -> ErrorBody {
@@ -396,6 +405,7 @@ impl From<ReadRefused> for Refusal {
             ReadRefused::UnknownLog => Refusal::NotReady { state: "making or removing the partition's log" },
             ReadRefused::OutOfRange { start, end } => Refusal::ReadOutOfRange { start, end },
             ReadRefused::Damaged { file, from, upto } => Refusal::Damaged { file, from, upto },
+            ReadRefused::Lost { file, from } => Refusal::Lost { file, from },
             ReadRefused::Fault(fault) => Refusal::ReadFailed { fault },
             ReadRefused::Busy => Refusal::DriveBusy,
         }

@@ -14,7 +14,7 @@ use crate::log::answer::{FindStart, Found, ReadRefused};
 use crate::log::file_table::Segment;
 use crate::log::index::Answer;
 use crate::log::segment::Segments;
-use crate::log::state::{Log, LogIndex};
+use crate::log::state::{Log, LogIndex, LostFrames};
 
 /// A time that a record is looked for by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,12 +46,12 @@ impl Logs {
             OffsetQuery::RecordTime(ms) => Time::Record(ms),
             OffsetQuery::AppendTime(ms) => Time::Append(ms),
         };
-        if log.start >= log.durable {
-            return found(log.durable);
-        }
         let memory_from = log.tail.base().unwrap_or(log.durable);
         if memory_from <= log.start {
-            return FindStart::Ready(find_in_memory(log, time));
+            return match find_in_memory(log, time, self.condition.lost()) {
+                Ok(found) => FindStart::Ready(found),
+                Err(refused) => FindStart::Refused(refused),
+            };
         }
         let (index, from) = (self.by_id[&log.id], log.start);
         self.find_cold(ColdFind { log: index, from, upto: memory_from, time })
@@ -70,10 +70,16 @@ impl Logs {
     }
 }
 
-/// Searches the part of a log that is in memory; the end where nothing is found.
-pub(super) fn find_in_memory(log: &Log, time: Time) -> Found {
-    let found = log.tail.find(log.start, log.durable, time);
-    found.unwrap_or(Found { offset: log.durable, timestamp_ms: -1 })
+/// Searches the part of a log that is in memory; the end where nothing is found. What is damaged or lost might hold it.
+pub(super) fn find_in_memory(log: &Log, time: Time, lost: Option<&LostFrames>) -> Result<Found, ReadRefused> {
+    let damage = log.damage_from(log.start);
+    let upto = damage.map_or(log.durable, |damage| damage.from);
+    match (log.tail.find(log.start, upto, time), damage, lost) {
+        (Some(found), _, _) => Ok(found),
+        (None, Some(damage), _) => Err(damage.into()),
+        (None, None, Some(lost)) => Err(lost.refused(log.durable)),
+        (None, None, None) => Ok(Found { offset: log.durable, timestamp_ms: -1 }),
+    }
 }
 
 impl ColdReader {
