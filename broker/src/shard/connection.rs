@@ -129,6 +129,11 @@ impl Connection {
     fn is_open(&self) -> bool {
         self.stage == Stage::Open
     }
+
+    /// Whether nothing is read from it now, so that what its client sends is not seen.
+    pub(super) fn is_paused(&self) -> bool {
+        !self.receiving
+    }
 }
 
 impl Shard {
@@ -176,6 +181,7 @@ impl Shard {
             (_, Ok(0) | Err(_)) => self.connection_end(id),
             (_, Ok(bytes)) => {
                 self.stats.bytes_received += bytes as u64;
+                self.pool.moved(self.now.mono_ns, id.holder());
                 connection.receive_bytes =
                     next_receive_bytes(&self.limits, connection.receive_bytes, buf.capacity(), bytes);
                 self.connection_process(id, buf.freeze(), 0, ops);

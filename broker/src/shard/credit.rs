@@ -1,12 +1,12 @@
 //! Credit frames, and the grants at the end of a turn.
 
-use tidegate_logic::credit::{FetchCredit, Grant};
+use tidegate_logic::credit::{FetchCredit, Grant, Patience};
 use tidegate_protocol::api::Api;
 use tidegate_protocol::api::credit::{Credit, Reason, Scope};
 use tidegate_protocol::frame::Frame;
 
 use super::Shard;
-use super::connection::ConnectionId;
+use super::connection::{Connection, ConnectionId};
 use super::reply::Refusal;
 
 impl Shard {
@@ -16,7 +16,7 @@ impl Shard {
         let connection = self.connections.get_mut(&id).expect("its frame has just come");
         match credit.scope {
             Scope::Produce => {
-                self.pool.asked(id.holder(), credit.wanted);
+                self.pool.asked(self.now.mono_ns, id.holder(), credit.wanted);
                 self.credit_askers.push(id);
             }
             Scope::Subscription(subscription) => {
@@ -79,17 +79,32 @@ impl Shard {
         }
         self.grants = grants;
     }
-    /// While others wait, ends connections that hold credit and have long not used it.
+
+    /// While others wait, ends connections that hold credit and leave it unused: as many as wait, the longest idle first.
     pub(super) fn credit_tick(&mut self) {
-        let idle_ns = self.limits.credit_idle_ms * 1_000_000;
-        if self.pool.waiting() == 0 || self.now.mono_ns < idle_ns {
+        let now_ns = self.now.mono_ns;
+        // Where the logs have no room, nobody would get what is taken back.
+        let in_vain = self.logs.room().bytes <= self.limits.produce.overshoot_bytes;
+        if self.pool.waiting() == 0 || in_vain {
             return;
         }
-        for holder in self.pool.idle_holders(self.now.mono_ns - idle_ns) {
-            let id = ConnectionId(holder.0);
-            let (received, limit) = self.pool.counters(holder);
-            let refusal =
-                Refusal::CreditUnused { bytes: limit - received, idle_ms: self.limits.credit_idle_ms };
+        let patience = Patience {
+            idle_ns: self.limits.credit_idle_ms * 1_000_000,
+            held_ns: self.limits.credit_held_ms * 1_000_000,
+        };
+        let mut wanted = self.pool.waiting();
+        for idle in self.pool.idle_holders(now_ns, patience) {
+            let id = ConnectionId(idle.holder.0);
+            if self.connections.get(&id).is_some_and(Connection::is_paused) {
+                // It is this shard that does not read what may have come.
+                self.pool.pardon(now_ns, idle.holder);
+                continue;
+            }
+            if wanted == 0 {
+                return;
+            }
+            wanted -= 1;
+            let refusal = Refusal::CreditUnused { idle, patience };
             self.stats.credit_holders_ended += 1;
             self.refuse(id, 0, Api::Credit.number(), &refusal);
             self.connection_end(id);

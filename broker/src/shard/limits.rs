@@ -27,8 +27,10 @@ pub struct ShardLimits {
     pub receive_bytes_max: usize,
     /// Produce credit.
     pub produce: PoolLimits,
-    /// Milliseconds after which a connection that holds produce credit and does not use it is ended, if others wait for some.
+    /// Milliseconds without a byte after which a connection that holds produce credit is ended, if others wait for some.
     pub credit_idle_ms: u64,
+    /// Milliseconds since its limit rose after which a connection is ended that has not used what it holds, likewise.
+    pub credit_held_ms: u64,
     /// Bytes of one read for a subscription, unless one batch is larger.
     pub read_bytes_max: usize,
     /// Bytes read for subscriptions in one turn.
@@ -74,8 +76,10 @@ impl Default for ShardLimits {
                 pool_bytes: 128 << 20,
                 overshoot_bytes: FRAME_BYTES_MAX as u64,
                 window_bytes: 8 << 20,
+                start_bytes: 256 << 10,
             },
-            credit_idle_ms: 10_000,
+            credit_idle_ms: 2_000,
+            credit_held_ms: 30_000,
             read_bytes_max: 256 << 10,
             turn_read_bytes_max: 8 << 20,
             heartbeat_ms: 1_000,
@@ -106,6 +110,8 @@ impl ShardLimits {
         assert!(self.control_bytes_max <= self.frame_bytes_max);
         assert!(u64::from(self.frame_bytes_max) <= self.produce.overshoot_bytes, "one frame may overshoot");
         assert!(self.produce.window_bytes + self.produce.overshoot_bytes <= self.produce.pool_bytes);
+        assert!(self.produce.start_bytes <= self.produce.window_bytes);
+        assert!(self.credit_idle_ms <= self.credit_held_ms);
         assert!(self.receive_bytes_min <= self.receive_bytes_max);
         assert!(self.read_bytes_max <= self.turn_read_bytes_max);
         assert!(self.in_flight_max > 0 && self.send_views_max > 1 && self.producer_ids_lease > 0);

@@ -3,6 +3,7 @@
 //! A refusal says what happened in the shard's own terms; [`Refusal::body`] says it to a person: cause, limit, current value,
 //! what to do. Everything here is exhaustive: a new refusal does not compile until it has its words.
 
+use tidegate_logic::credit::{IdleHolder, Patience};
 use tidegate_logic::producer;
 use tidegate_logic::topics::TopicRefusal;
 use tidegate_protocol::api::credit::Reason;
@@ -43,7 +44,7 @@ pub(super) enum Refusal {
     Producer(producer::Refusal),
     ProducerNeverGiven { producer: ProducerId },
     OutOfCredit { limit: u64, received: u64 },
-    CreditUnused { bytes: u64, idle_ms: u64 },
+    CreditUnused { idle: IdleHolder, patience: Patience },
     Limit { what: &'static str, limit: u64, current: u64 },
     NoRoom { reason: Reason, wanted: u64, room: u64 },
     DiskFull,
@@ -142,7 +143,7 @@ impl Refusal {
                     .hint("ask for a new producer id")
             }
             Refusal::OutOfCredit { limit, received } => out_of_credit(*limit, *received),
-            Refusal::CreditUnused { bytes, idle_ms } => credit_unused(*bytes, *idle_ms),
+            Refusal::CreditUnused { idle, patience } => credit_unused(*idle, *patience),
             Refusal::Limit { what, limit, current } => {
                 error(ErrorCode::LimitReached, format!("the limit of {what} is reached"))
                     .limited(what, to_i64(*limit), to_i64(*current))
@@ -231,12 +232,19 @@ fn out_of_credit(limit: u64, received: u64) -> ErrorBody {
         .hint("ask for credit and wait until the limit is raised")
 }
 
-fn credit_unused(bytes: u64, idle_ms: u64) -> ErrorBody {
+fn credit_unused(idle: IdleHolder, patience: Patience) -> ErrorBody {
+    let silent = idle.idle_ns > patience.idle_ns;
+    let (what, limit_ns, current_ns) = match silent {
+        true => ("without a byte", patience.idle_ns, idle.idle_ns),
+        false => ("since they were granted", patience.held_ns, idle.held_ns),
+    };
+    let (limit_ms, current_ms) = (to_i64(limit_ns / 1_000_000), to_i64(current_ns / 1_000_000));
+    let bytes = idle.bytes;
     let cause = format!(
-        "{bytes} bytes of produce credit were not used for {idle_ms} ms while others waited for some"
+        "{bytes} bytes of produce credit were left unused, {current_ms} ms {what}, while others waited for some"
     );
     error(ErrorCode::LimitReached, cause)
-        .limited("milliseconds with unused credit", to_i64(idle_ms), to_i64(idle_ms))
+        .limited("milliseconds with unused credit", limit_ms, current_ms)
         .hint("connect again, and ask for credit when there is something to send")
 }
 

@@ -73,6 +73,7 @@ impl ShardsScript {
         };
         limits.produce.overshoot_bytes = frame_bytes_max.into();
         limits.produce.window_bytes = batch_bytes_max.into();
+        limits.produce.start_bytes = limits.produce.window_bytes.min(4 << 10);
         limits.produce.pool_bytes = 4 * u64::from(frame_bytes_max);
         limits.read_bytes_max = 16 << 10;
         limits.turn_read_bytes_max = 64 << 10;

@@ -360,6 +360,9 @@ fn identity(shard: u16) -> JournalIdentity {
     JournalIdentity { cluster: ClusterId([7; 16]), node: NodeId(1), journal: JournalId(u32::from(shard)) }
 }
 
+/// Credit that a connection gets for the asking.
+const FIRST_CREDIT: u64 = 256 << 10;
+
 /// A client that is spoken to frame by frame.
 struct Client {
     socket: Socket,
@@ -405,7 +408,7 @@ impl Client {
     ) -> T {
         let correlation = self.frame(node, encode);
         node.settle();
-        let bytes = self.next(node).expect("an answer");
+        let bytes = self.answer(node);
         let frame = whole(&bytes);
         assert_eq!(
             (frame.api_number, frame.correlation),
@@ -419,12 +422,23 @@ impl Client {
     fn refused(&mut self, node: &mut Node, encode: impl FnOnce(u32, &mut Vec<u8>)) -> ErrorBody {
         self.frame(node, encode);
         node.settle();
-        error_of(&whole(&self.next(node).expect("an answer"))).expect("an error frame")
+        error_of(&whole(&self.answer(node))).expect("an error frame")
     }
 
-    /// Asks for produce credit until there is some for `bytes`.
+    /// The next frame that is no credit.
+    fn answer(&mut self, node: &Node) -> Vec<u8> {
+        loop {
+            let bytes = self.next(node).expect("an answer");
+            match Credit::decode(&whole(&bytes)) {
+                Ok(credit) => self.granted = credit.limit,
+                Err(_) => return bytes,
+            }
+        }
+    }
+
+    /// Asks for produce credit until there is some for `bytes`, or for as much of it as anybody gets who has sent nothing yet.
     fn credit(&mut self, node: &mut Node, bytes: u64) {
-        while self.granted < self.sent + bytes {
+        while self.granted < self.sent + bytes.min(FIRST_CREDIT) {
             let credit =
                 Credit { scope: Scope::Produce, limit: self.granted, reason: Reason::None, wanted: bytes };
             self.frame(node, |_, out| credit.encode(out));
@@ -448,7 +462,7 @@ impl Client {
     /// Puts a produce on its way. The first one brings credit for many.
     fn produce(&mut self, node: &mut Node, log: TopicPartition, acks: Acks, batches: &[u8]) {
         if self.granted == 0 {
-            self.credit(node, 1 << 20);
+            self.credit(node, FIRST_CREDIT);
         }
         let frame = self.produce_frame(log, acks, batches);
         self.credit(node, frame.len() as u64);
@@ -457,17 +471,11 @@ impl Client {
     }
 
     fn produced(&mut self, node: &mut Node) -> Result<ProduceReply, Box<ErrorBody>> {
-        loop {
-            let bytes = self.next(node).expect("an answer");
-            let frame = whole(&bytes);
-            if let Ok(credit) = Credit::decode(&frame) {
-                self.granted = credit.limit;
-                continue;
-            }
-            return match error_of(&frame) {
-                Some(error) => Err(Box::new(error)),
-                None => Ok(ProduceReply::decode(&frame).expect("a produce reply")),
-            };
+        let bytes = self.answer(node);
+        let frame = whole(&bytes);
+        match error_of(&frame) {
+            Some(error) => Err(Box::new(error)),
+            None => Ok(ProduceReply::decode(&frame).expect("a produce reply")),
         }
     }
 

@@ -161,31 +161,96 @@ fn storage_that_cannot_flush_never_claims_disk() {
     assert_eq!(client.produced(&mut node).map(|r| r.level), Ok(Level::Memory));
 }
 
+/// A pool with room for one holder.
+fn tight() -> ShardLimits {
+    let produce = PoolLimits {
+        pool_bytes: 4 << 20,
+        overshoot_bytes: 3 << 20,
+        window_bytes: 1 << 20,
+        start_bytes: 1 << 20,
+    };
+    ShardLimits { produce, ..ShardLimits::default() }
+}
+
+fn ask_for_credit(client: &mut Client, node: &mut Node, wanted: u64) {
+    let ask = Credit { scope: Scope::Produce, limit: client.granted, reason: Reason::None, wanted };
+    client.frame(node, |_, out| ask.encode(out));
+}
+
 #[test]
 fn who_gets_no_credit_hears_why_and_gets_it_when_there_is_room() {
-    let produce = PoolLimits { pool_bytes: 4 << 20, overshoot_bytes: 3 << 20, window_bytes: 1 << 20 };
-    let limits = ShardLimits { produce, ..ShardLimits::default() };
-    let mut node = Node::with(1, limits, Storage::Durable);
+    let mut node = Node::with(1, tight(), Storage::Durable);
     let (mut first, mut second) = (node.connect(None), node.connect(None));
     first.credit(&mut node, 1 << 20);
-    let ask = Credit { scope: Scope::Produce, limit: 0, reason: Reason::None, wanted: 1000 };
-    second.frame(&mut node, |_, out| ask.encode(out));
+    ask_for_credit(&mut second, &mut node, 1000);
     node.settle();
     let answer = second.next(&node).expect("an answer");
     let told = Credit::decode(&whole(&answer)).expect("credit");
     assert_eq!((told.limit, told.reason), (0, Reason::Memory));
-    second.frame(&mut node, |_, out| ask.encode(out));
+    ask_for_credit(&mut second, &mut node, 1000);
     node.settle();
     assert!(second.next(&node).is_none(), "it is told once, so that nobody asks in circles");
     // The first one does not use what it holds.
-    node.pass(9_900);
+    node.pass(1_900);
     assert!(second.next(&node).is_none());
     node.pass(200);
     assert!(node.sockets[&first.socket].closed);
-    assert_eq!(first.heard(&node), ["Some(Ok(LimitReached))"]);
+    let told = first.next(&node).expect("a farewell");
+    let error = error_of(&whole(&told)).expect("an error frame");
+    assert_eq!((error.code, error.limit, error.current), (Ok(ErrorCode::LimitReached), 2_000, 2_100));
     let answer = second.next(&node).expect("room has come back");
     let told = Credit::decode(&whole(&answer)).expect("credit");
     assert_eq!((told.limit, told.reason), (1000, Reason::None));
+}
+
+#[test]
+fn a_frame_that_is_still_coming_is_not_ended_as_idle() {
+    let mut node = Node::with(1, tight(), Storage::Durable);
+    let (mut first, mut second) = (node.connect(None), node.connect(None));
+    let topic = node.create(&mut first, "t", 1, &[]);
+    first.credit(&mut node, 1000);
+    let frame = first.produce_frame(log(topic, 0), Acks::Leader, &records(20));
+    ask_for_credit(&mut second, &mut node, 1000);
+    for piece in frame.chunks(frame.len().div_ceil(8)) {
+        node.pass(1_000);
+        first.put(&mut node, piece);
+        node.settle();
+    }
+    assert_eq!(first.produced(&mut node).map(|reply| reply.base_offset), Ok(Offset(0)));
+    assert!(!node.sockets[&first.socket].closed);
+}
+
+#[test]
+fn many_who_ask_for_all_credit_and_send_nothing_hold_up_a_producer_for_seconds_at_the_most() {
+    // As many to the small pool of this node as 150 are to a real one.
+    const TAKERS: usize = 20;
+    let mut node = Node::new(1);
+    let mut producer = node.connect(None);
+    let topic = node.create(&mut producer, "t", 1, &[]);
+    let mut takers: Vec<Client> = (0..TAKERS).map(|_| node.connect(None)).collect();
+    for taker in &mut takers {
+        ask_for_credit(taker, &mut node, 1 << 40);
+    }
+    node.settle();
+    let granted = |taker: &mut Client| taker.heard(&node).is_empty() && taker.granted > 0;
+    assert!(!takers.iter_mut().all(granted), "there is not enough for all");
+    ask_for_credit(&mut producer, &mut node, 1000);
+    let mut waited_ms = 0;
+    while producer.granted == 0 {
+        node.pass(100);
+        waited_ms += 100;
+        assert_eq!(producer.heard(&node), [""; 0]);
+        assert!(waited_ms <= 9_000, "it waits for {waited_ms} ms");
+    }
+    // Once it has sent something, the others do not hold it up any more.
+    for offset in 0..50 {
+        let frame = producer.produce_frame(log(topic, 0), Acks::Leader, &records(1));
+        producer.put(&mut node, &frame);
+        ask_for_credit(&mut producer, &mut node, 1000);
+        node.pass(100);
+        assert_eq!(producer.produced(&mut node).map(|reply| reply.base_offset), Ok(Offset(offset)));
+        producer.heard(&node);
+    }
 }
 
 #[test]
