@@ -23,6 +23,8 @@ pub(crate) struct TestDisk {
     calls: u32,
     crash_at: Option<u32>,
     fail_at: Option<(u32, i32)>,
+    /// There is no room for another file.
+    pub(crate) full: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -149,6 +151,9 @@ impl Disk for TestDisk {
         self.call("create", path)?;
         if self.files.contains_key(path) {
             return Err(Fault { what: format!("create {}", path.display()), errno: EEXIST });
+        }
+        if self.full {
+            return Err(Fault { what: format!("fill {}", path.display()), errno: ENOSPC });
         }
         assert!(path.parent().is_some_and(|p| self.dirs.iter().any(|d| d == p)), "no directory for {path:?}");
         self.files.insert(path.into(), Bytes::default());

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use tidegate_protocol::api::credit::Reason;
 use tidegate_protocol::api::error::ErrorBody;
 use tidegate_protocol::error_code::{ErrorCode, Retry};
 use tidegate_protocol::ids::{Offset, PartitionId};
@@ -48,6 +49,8 @@ pub enum ErrorKind {
     Unreachable,
     /// The request was sent and the connection was lost before the reply: it may or may not have been done.
     UnknownOutcome,
+    /// The broker grants no credit for more records, for this reason; see [`crate::Producer::stall`].
+    NoCredit(Reason),
     /// Records were not delivered within the producer's delivery timeout, and certainly not stored.
     Expired,
     /// An argument or a setting makes no sense.
@@ -66,7 +69,7 @@ impl Error {
     /// An error of the SDK's own.
     pub(crate) fn new(kind: ErrorKind, cause: impl Into<String>) -> Error {
         let retry = match kind {
-            ErrorKind::Unreachable | ErrorKind::Expired => Retry::Later,
+            ErrorKind::Unreachable | ErrorKind::Expired | ErrorKind::NoCredit(_) => Retry::Later,
             ErrorKind::Refused(code) => code.retry(),
             _ => Retry::Never,
         };
@@ -104,6 +107,12 @@ impl Error {
             unread: None,
         };
         Error { inner: Arc::new(inner) }
+    }
+
+    /// The broker grants no credit, for this reason.
+    pub(crate) fn no_credit(reason: Reason) -> Error {
+        let cause = format!("the broker takes no more records now: they wait for {}", reason.meaning());
+        Error::new(ErrorKind::NoCredit(reason), cause).with_hint(reason.hint())
     }
 
     /// The same error with what was limited, the limit and the value that met it.

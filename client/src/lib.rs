@@ -45,9 +45,10 @@ pub use consumer::{
 pub use error::{Error, ErrorKind, Unread};
 pub use producer::{
     Ack, BatchAck, Compression, Header, Linger, Partitioning, Producer, ProducerBuilder, ProducerEvent,
-    ProducerStats, Record, Ticket,
+    ProducerStats, Record, Stall, Ticket,
 };
 
+pub use tidegate_protocol::api::credit::Reason as CreditReason;
 pub use tidegate_protocol::api::metadata::{MetadataReply, NodeInfo, PartitionInfo, TopicInfo};
 pub use tidegate_protocol::api::offset::{ListOffsetsReply, OffsetQuery, StoredOffset};
 pub use tidegate_protocol::api::produce::{Acks, Level, StageTimes};

@@ -288,11 +288,13 @@ fn data_samples() -> Vec<Sample> {
 
 fn credit_samples() -> Vec<Sample> {
     let credit = Credit { scope: Scope::Produce, limit: 1 << 33, reason: Reason::Disk, wanted: 0 };
+    let drive_full = Credit { reason: Reason::DiskFull, ..credit };
     let scoped = Credit { scope: Scope::Subscription(SubscriptionId(6)), reason: Reason::None, ..credit };
     let connection = Credit { scope: Scope::Connection, wanted: 77, ..credit };
     let ping = Ping { nonce: 1, produce_bytes: 2, produce_limit: 3 };
     vec![
         sample("credit, produce", credit, |m, out| m.encode(out), Credit::decode),
+        sample("credit, drive full", drive_full, |m, out| m.encode(out), Credit::decode),
         sample("credit, subscription", scoped, |m, out| m.encode(out), Credit::decode),
         sample("credit, connection", connection, |m, out| m.encode(out), Credit::decode),
         sample("ping", ping, |m, out| m.encode(Kind::Request, 7, out), |f| Ping::decode(f, Kind::Request)),

@@ -11,16 +11,26 @@ impl Logs {
     /// How much may be appended now.
     pub fn room(&self) -> Room {
         let none = |reason| Room { bytes: 0, reason };
-        if !matches!(self.condition, Condition::Serving) {
-            return none(Reason::Disk);
+        match self.condition {
+            Condition::Serving => {}
+            Condition::Stopping => return none(Reason::Disk),
+            // What is refused takes no room, and a refusal says more than a wait.
+            Condition::ReadOnly { .. } | Condition::Failed { .. } => {
+                return Room { bytes: self.memory_high() as u64, reason: Reason::None };
+            }
         }
+        let is_full = self.segments.full().is_some_and(Fault::is_full);
         if self.ring_room() < self.limits.frame_bytes_max as u64 / 4 {
-            return none(Reason::Disk);
+            return none(if is_full { Reason::DiskFull } else { Reason::Disk });
         }
         // The tail may grow to its share whatever is promised now.
         let used = self.memory_used().max(self.tail_share());
         let bytes = self.memory_high().saturating_sub(used) as u64;
-        let reason = if bytes < self.limits.memory_bytes as u64 / 8 { Reason::Memory } else { Reason::None };
+        let reason = match bytes < self.limits.memory_bytes as u64 / 8 {
+            true if is_full => Reason::DiskFull,
+            true => Reason::Memory,
+            false => Reason::None,
+        };
         Room { bytes, reason }
     }
 

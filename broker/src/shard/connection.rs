@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use tidegate_logic::credit::{FetchCredit, Holder};
 use tidegate_logic::placement::{offsets_partition, shard_of};
 use tidegate_protocol::api::Api;
+use tidegate_protocol::api::credit::Reason;
 use tidegate_protocol::api::hello::Ping;
 use tidegate_protocol::api::metadata::MetadataRequest;
 use tidegate_protocol::api::offset::{
@@ -91,8 +92,8 @@ pub(super) struct Connection {
     /// Requests that are not answered yet.
     pub(super) in_flight: usize,
     pub(super) subscriptions: BTreeMap<SubscriptionId, ReaderId>,
-    /// It has heard that there is no produce credit for it now.
-    pub(super) told_to_wait: bool,
+    /// Why there is no produce credit or no room for it now, as it has heard.
+    pub(super) told: Option<Reason>,
     /// The ceiling over all subscriptions, once the client has set one.
     pub(super) ceiling: Option<FetchCredit>,
     /// Bytes of all `data` bodies sent so far, for a ceiling that comes late.
@@ -114,7 +115,7 @@ impl Connection {
             dirty: false,
             in_flight: 0,
             subscriptions: BTreeMap::new(),
-            told_to_wait: false,
+            told: None,
             ceiling: None,
             data_sent: 0,
             held_readers: Vec::new(),
@@ -126,7 +127,7 @@ impl Connection {
         self.out.queued()
     }
 
-    fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.stage == Stage::Open
     }
 

@@ -49,26 +49,20 @@ impl Shard {
         let mut grants = std::mem::take(&mut self.grants);
         self.pool.grant(now_ns, room.bytes, &mut grants);
         let waiting = self.pool.waiting() > 0;
-        let reason = match (waiting, room.reason) {
-            (false, _) => Reason::None,
-            (true, Reason::None) => Reason::Memory,
-            (true, reason) => reason,
-        };
+        let reason = if waiting { self.wait_reason() } else { Reason::None };
         if waiting {
             self.credit_waiting_since_ns = Some(now_ns);
             self.stats.count_credit_wait(reason);
         }
         for grant in &grants {
             if let Some(connection) = self.connections.get_mut(&ConnectionId(grant.holder.0)) {
-                connection.told_to_wait = false;
+                connection.told = None;
             }
         }
         self.credit_askers.retain(|id| grants.iter().all(|grant| grant.holder != id.holder()));
         for id in std::mem::take(&mut self.credit_askers) {
             let (_, limit) = self.pool.counters(id.holder());
-            // Once until there is some: a client may ask again whenever it hears of credit.
-            let told = self.connections.get_mut(&id).map(|c| std::mem::replace(&mut c.told_to_wait, true));
-            if told == Some(false) {
+            if self.is_news(id, reason) {
                 grants.push(Grant { holder: id.holder(), limit });
             }
         }
@@ -78,6 +72,34 @@ impl Shard {
             self.send(ConnectionId(holder.0), |out| credit.encode(out));
         }
         self.grants = grants;
+    }
+
+    /// For what those wait that get no credit, or whose frames wait for room in the logs.
+    fn wait_reason(&self) -> Reason {
+        match self.logs.room().reason {
+            Reason::None => Reason::Memory,
+            reason => reason,
+        }
+    }
+
+    /// Whether a connection does not know yet that it waits, and for this. Once until something changes: a client may ask
+    /// again whenever it hears of credit.
+    fn is_news(&mut self, id: ConnectionId, reason: Reason) -> bool {
+        let told = self.connections.get_mut(&id).map(|connection| connection.told.replace(reason));
+        told.is_some_and(|told| told != Some(reason))
+    }
+
+    /// Those whose frames wait for room in the logs hear for what; their clients see only that no reply comes.
+    pub(super) fn credit_explain(&mut self) {
+        let reason = self.wait_reason();
+        for at in 0..self.room_waiters.len() {
+            let id = self.room_waiters[at];
+            if self.is_news(id, reason) {
+                let (_, limit) = self.pool.counters(id.holder());
+                let credit = Credit { scope: Scope::Produce, limit, reason, wanted: 0 };
+                self.send(id, |out| credit.encode(out));
+            }
+        }
     }
 
     /// While others wait, ends connections that hold credit and leave it unused: as many as wait, the longest idle first.

@@ -335,6 +335,7 @@ impl Shard {
             TAG_TICK => {
                 self.connections_tick();
                 self.credit_tick();
+                self.credit_explain();
                 self.try_for_room = true;
                 self.trims_faulted(ops);
                 self.fetch_delayed();

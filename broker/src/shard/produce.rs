@@ -151,7 +151,8 @@ impl Shard {
     fn produce_counted(&mut self, id: ConnectionId, frame: &Frame<'_>) {
         self.stats.produces_received += 1;
         // One that was ended meanwhile has left the pool.
-        if self.is_open(id) {
+        if let Some(connection) = self.connections.get_mut(&id).filter(|connection| connection.is_open()) {
+            connection.told = None;
             self.pool.received(self.now.mono_ns, id.holder(), frame.len() as u64);
         }
     }

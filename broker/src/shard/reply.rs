@@ -249,10 +249,10 @@ fn credit_unused(idle: IdleHolder, patience: Patience) -> ErrorBody {
 }
 
 fn no_room(reason: Reason, wanted: u64, room: u64) -> ErrorBody {
-    let cause = format!("the shard has no room for {wanted} bytes now; it waits for {}", waits(reason));
+    let cause = format!("the shard has no room for {wanted} bytes now; it waits for {}", reason.meaning());
     error(ErrorCode::LimitReached, cause)
         .limited("bytes that may be appended", to_i64(room), to_i64(wanted))
-        .hint("try again: room comes back as the drive takes what is pending")
+        .hint(reason.hint())
 }
 
 fn durability_not_available() -> ErrorBody {
@@ -356,17 +356,6 @@ fn producer_body(refusal: &producer::Refusal) -> ErrorBody {
 
 fn place(log: TopicPartition) -> String {
     format!("partition {} of topic {}", log.partition, log.topic)
-}
-
-fn waits(reason: Reason) -> &'static str {
-    match reason {
-        Reason::None => "nothing",
-        Reason::Disk => "the drive",
-        Reason::Replica => "a replica",
-        Reason::Memory => "memory",
-        Reason::Quota => "a quota",
-        Reason::Consumer => "the consumer",
-    }
 }
 
 fn to_i64(number: u64) -> i64 {

@@ -59,6 +59,7 @@ counters! {
     credit_grants,
     credit_holders_ended,
     credit_waits_disk,
+    credit_waits_disk_full,
     credit_waits_replica,
     credit_waits_memory,
     credit_waits_quota,
@@ -76,6 +77,7 @@ impl Stats {
         match reason {
             Reason::None => {}
             Reason::Disk => self.credit_waits_disk += 1,
+            Reason::DiskFull => self.credit_waits_disk_full += 1,
             Reason::Replica => self.credit_waits_replica += 1,
             Reason::Memory => self.credit_waits_memory += 1,
             Reason::Quota => self.credit_waits_quota += 1,

@@ -11,6 +11,7 @@ use tidegate_protocol::api::credit::{Credit, Reason, Scope};
 use tidegate_protocol::api::produce::{Acks, ProduceReply, ProduceRequest};
 use tidegate_protocol::batch::compression::Packer;
 use tidegate_protocol::batch::{BatchBuilder, BatchOrigin, Compression};
+use tidegate_protocol::error_code::Retry;
 use tidegate_protocol::frame::Kind;
 use tidegate_protocol::ids::PartitionId;
 use tokio::sync::mpsc;
@@ -48,7 +49,7 @@ pub(crate) async fn run(inner: Arc<Inner>, lane: usize) {
         }
         expire(&inner, lane);
         tokio::time::sleep(backoff.next()).await;
-        reroute(&inner).await;
+        reroute(&inner, lane).await;
     }
 }
 
@@ -56,7 +57,7 @@ pub(crate) async fn run(inner: Arc<Inner>, lane: usize) {
 fn finish_or_take_back(inner: &Inner, lane: usize, ended: Result<()>) -> bool {
     let mut state = inner.lock();
     if let Err(error) = ended {
-        state.last_cause = error.to_string();
+        state.lanes[lane].hold(error);
         state.stats.reconnects += 1;
     }
     let now = Instant::now();
@@ -73,7 +74,7 @@ fn finish_or_take_back(inner: &Inner, lane: usize, ended: Result<()>) -> bool {
 }
 
 /// Asks where the partitions are now; if that is not told in time, they stay where they were.
-async fn reroute(inner: &Arc<Inner>) {
+async fn reroute(inner: &Arc<Inner>, lane: usize) {
     match tokio::time::timeout(REROUTE_WAIT, inner.client.route(&inner.topic)).await {
         Ok(Ok(route)) => {
             let identity = inner.lock().queues.first().and_then(|queue| queue.identity);
@@ -82,7 +83,7 @@ async fn reroute(inner: &Arc<Inner>) {
         Ok(Err(error)) if !error.is_retriable() && error.code().is_some() => {
             inner.with(|state, done| state.queues.iter_mut().for_each(|queue| queue.fail_all(&error, done)));
         }
-        Ok(Err(error)) => inner.lock().last_cause = error.to_string(),
+        Ok(Err(error)) => inner.lock().lanes[lane].hold(error),
         Err(_) => {}
     }
 }
@@ -91,11 +92,10 @@ fn expire(inner: &Inner, lane: usize) {
     let now = Instant::now();
     inner.with(|state, done| {
         let Some(oldest) = now.checked_sub(state.settings.delivery_timeout) else { return };
-        let cause = std::mem::take(&mut state.last_cause);
+        let obstacle = state.lanes[lane].obstacle().cloned();
         for queue in state.queues.iter_mut().filter(|queue| queue.lane == lane) {
-            queue.expire(now, oldest, &cause, done);
+            queue.expire(now, oldest, obstacle.as_ref(), done);
         }
-        state.last_cause = cause;
     });
 }
 
@@ -178,7 +178,7 @@ impl<'a> Link<'a> {
             }
             self.ask_for_identity();
             if std::mem::take(&mut self.reroute) || Instant::now() >= self.refresh_at {
-                reroute(self.inner).await;
+                reroute(self.inner, self.lane).await;
                 self.refresh_at = Instant::now() + self.inner.client.refresh;
                 continue;
             }
@@ -273,10 +273,7 @@ impl<'a> Link<'a> {
 
     /// Says once, and again when nothing comes, that bytes wait for credit.
     fn want_credit(&mut self, now: Instant) {
-        let mut state = self.inner.lock();
-        let (has_ready, waiting) = (state.has_ready(self.lane, now), state.memory_used as u64);
-        drop(state);
-        if !has_ready {
+        if !self.inner.lock().has_ready(self.lane, now) {
             self.unblock(now);
             return;
         }
@@ -285,6 +282,8 @@ impl<'a> Link<'a> {
         {
             return;
         }
+        // Not more than there is: what is granted and not used is taken from others, and ends the connection.
+        let waiting = self.inner.lock().unsent_bytes(self.lane);
         let since = self.blocked.map_or(now, |(since, _)| since);
         self.blocked = Some((since, now));
         let credit =
@@ -295,7 +294,9 @@ impl<'a> Link<'a> {
     fn unblock(&mut self, now: Instant) {
         if let Some((since, _)) = self.blocked.take() {
             let waited = now.saturating_duration_since(since).as_micros() as u64;
-            self.inner.lock().stats.credit_wait_us += waited;
+            let mut state = self.inner.lock();
+            state.stats.credit_wait_us += waited;
+            state.lanes[self.lane].free();
         }
     }
 
@@ -324,8 +325,11 @@ impl<'a> Link<'a> {
                 let Some(queue) = self.sent_to.remove(&frame.correlation) else { return Ok(()) };
                 backoff.reset();
                 let now = Instant::now();
+                let (lane, waits_for_credit) = (self.lane, self.blocked.is_some());
                 self.inner.with(|state, done| {
-                    state.last_cause.clear();
+                    if !waits_for_credit {
+                        state.lanes[lane].free();
+                    }
                     state.queues[queue].acknowledged(frame.correlation, &reply, now, done)?;
                     state.list(queue, now);
                     Ok(())
@@ -336,7 +340,7 @@ impl<'a> Link<'a> {
                 let credit =
                     Credit::decode(&frame.frame()).map_err(|error| unreadable("a credit", &error))?;
                 if credit.scope == Scope::Produce {
-                    self.limit = self.limit.max(credit.limit);
+                    self.on_credit(credit);
                 }
             }
             // An error about the connection as a whole.
@@ -344,6 +348,14 @@ impl<'a> Link<'a> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// The limit rises, or the broker says why it does not. It may say so within the limit, too, when what it was sent waits.
+    fn on_credit(&mut self, credit: Credit) {
+        if credit.limit <= self.limit && credit.reason != Reason::None {
+            self.inner.lock().lanes[self.lane].hold(Error::no_credit(credit.reason));
+        }
+        self.limit = self.limit.max(credit.limit);
     }
 
     fn on_refusal(&mut self, frame: &Received, backoff: &mut Backoff) -> Result<()> {
@@ -356,9 +368,11 @@ impl<'a> Link<'a> {
             return Ok(());
         }
         let Some(queue) = self.sent_to.remove(&frame.correlation) else { return Err(error) };
-        let now = Instant::now();
+        let (now, lane) = (Instant::now(), self.lane);
         let next = self.inner.with(|state, done| {
-            state.last_cause = error.to_string();
+            if error.retry() != Retry::Never {
+                state.lanes[lane].hold(error.clone());
+            }
             let next = state.queues[queue].refused(frame.correlation, error, now + backoff.next(), done);
             state.list(queue, now);
             next
@@ -371,7 +385,7 @@ impl<'a> Link<'a> {
     fn lost_without_ack(&mut self, correlation: u32, error: Error) {
         let Some(at) = self.unanswered.iter().position(|&(sent, ..)| sent == correlation) else { return };
         let (_, partition, record_count) = self.unanswered.remove(at).expect("its place was found");
-        self.reroute |= error.retry() == tidegate_protocol::error_code::Retry::OtherNode;
+        self.reroute |= error.retry() == Retry::OtherNode;
         let event = ProducerEvent::Failed { partition, record_count, error };
         let lost = Done { slot: None, event, freed: 0, buffer: Bytes::new() };
         self.inner.with(|_, done| done.push(lost));
@@ -400,7 +414,7 @@ impl<'a> Link<'a> {
                 state.list(queue, Instant::now());
             }
             Ok(_) => {}
-            Err(error) => state.last_cause = error.to_string(),
+            Err(error) => state.lanes[self.lane].hold(error),
         }
     }
 }

@@ -193,6 +193,16 @@ pub struct ProducerStats {
     pub memory_used: u64,
 }
 
+/// Why records that were enqueued are not acknowledged; see [`Producer::stall`].
+#[derive(Clone, Debug)]
+pub struct Stall {
+    /// What stands in the way. [`Error::kind`] is [`ErrorKind::NoCredit`] with the broker's reason, what the broker refused the
+    /// last attempt with, or [`ErrorKind::Unreachable`].
+    pub error: Error,
+    /// For how long it has.
+    pub lasted: Duration,
+}
+
 /// Is told every [`ProducerEvent`].
 type Observer = Arc<dyn Fn(&ProducerEvent) + Send + Sync>;
 
@@ -455,6 +465,12 @@ impl Producer {
     /// Partitions of the topic, as known.
     pub fn partition_count(&self) -> i32 {
         self.handle.inner.lock().queues.len() as i32
+    }
+
+    /// Why records that were enqueued are not acknowledged, as far as the broker has said; none: they come on. The producer
+    /// goes on trying, until the delivery timeout; this is for those who want to tell somebody meanwhile.
+    pub fn stall(&self) -> Option<Stall> {
+        self.handle.inner.lock().stall(tokio::time::Instant::now())
     }
 
     /// What it has counted.

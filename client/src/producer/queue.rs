@@ -175,6 +175,19 @@ impl Queue {
         self.open.is_none() && self.sealed.is_empty() && self.again.is_empty() && self.unanswered() == 0
     }
 
+    /// Bytes that wait to be sent, uncompressed where they are not encoded yet.
+    pub(crate) fn unsent_bytes(&self) -> usize {
+        let encoded: usize = self.again.iter().map(|batch| batch.bytes.len()).sum();
+        let growing = self.sealed.iter().chain(&self.open);
+        encoded + growing.map(|open| open.builder.len()).sum::<usize>()
+    }
+
+    /// When the oldest of what is not settled was enqueued.
+    pub(crate) fn oldest(&self) -> Option<Instant> {
+        let sent = self.refused.iter().chain(&self.in_flight).chain(&self.again).map(|batch| batch.opened);
+        sent.chain(self.sealed.iter().chain(&self.open).map(|open| open.opened)).min()
+    }
+
     fn unanswered(&self) -> usize {
         self.in_flight.len() + self.refused.len()
     }
@@ -456,10 +469,16 @@ impl Queue {
     }
 
     /// Fails what was opened before `oldest` and is not stored for all that is known.
-    pub(crate) fn expire(&mut self, now: Instant, oldest: Instant, last_cause: &str, done: &mut Vec<Done>) {
+    pub(crate) fn expire(
+        &mut self,
+        now: Instant,
+        oldest: Instant,
+        obstacle: Option<&Error>,
+        done: &mut Vec<Done>,
+    ) {
         while self.again.front().is_some_and(|batch| batch.opened < oldest) {
             let batch = self.again.pop_front().expect("looked at just now");
-            let error = too_late(batch.uncertain, last_cause);
+            let error = too_late(batch.uncertain, obstacle);
             self.fail(batch, error, done);
         }
         // Batches in flight are about to be answered, as a rule. Where that takes too long their tickets are told that
@@ -468,7 +487,7 @@ impl Queue {
         let hanging = |batch: &&mut Batch| batch.opened < oldest && batch.sent < patience && !batch.given_up;
         for batch in self.in_flight.iter_mut().filter(hanging) {
             batch.given_up = true;
-            let error = too_late(true, last_cause);
+            let error = too_late(true, obstacle);
             let (partition, record_count) = (self.place.partition, batch.record_count);
             let event = ProducerEvent::Failed { partition, record_count, error: error.clone() };
             let slot = Some((batch.slot.clone(), Err(error)));
@@ -476,11 +495,11 @@ impl Queue {
         }
         while self.sealed.front().is_some_and(|open| open.opened < oldest) {
             let open = self.sealed.pop_front().expect("looked at just now");
-            done.push(self.never_sent(open, too_late(false, last_cause)));
+            done.push(self.never_sent(open, too_late(false, obstacle)));
         }
         if self.open.as_ref().is_some_and(|open| open.opened < oldest) {
             let open = self.open.take().expect("looked at just now");
-            done.push(self.never_sent(open, too_late(false, last_cause)));
+            done.push(self.never_sent(open, too_late(false, obstacle)));
         }
         self.begin_anew_after_a_gap();
     }
@@ -537,8 +556,8 @@ fn settle(batch: Batch, ack: BatchAck, done: &mut Vec<Done>) {
     done.push(Done { slot: Some((batch.slot, Ok(ack))), event, freed: batch.charged, buffer: batch.bytes });
 }
 
-fn too_late(uncertain: bool, last_cause: &str) -> Error {
-    let why = if last_cause.is_empty() { "the broker has not answered" } else { last_cause };
+fn too_late(uncertain: bool, obstacle: Option<&Error>) -> Error {
+    let why = obstacle.map_or_else(|| "the broker has not answered".to_string(), Error::to_string);
     let cause = format!("not acknowledged within the delivery timeout: {why}");
     if uncertain {
         return Error::new(ErrorKind::UnknownOutcome, cause)

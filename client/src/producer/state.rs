@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::queue::{Done, Identity, Mode, Open, Queue};
 use super::ticket::Slot;
-use super::{Linger, Partitioning, ProducerStats, Record};
+use super::{Linger, Partitioning, ProducerStats, Record, Stall};
 use crate::client::{Route, ShardAddress, unknown_partition};
 use crate::{Error, ErrorKind, Result};
 
@@ -52,6 +52,26 @@ pub(crate) struct Lane {
     ready: VecDeque<usize>,
     /// Partitions that may send from a time on.
     delayed: Vec<(Instant, usize)>,
+    /// What has stood in its way since when.
+    held: Option<(Instant, Error)>,
+}
+
+impl Lane {
+    /// What stands in its way, for those whose time runs out.
+    pub(crate) fn obstacle(&self) -> Option<&Error> {
+        self.held.as_ref().map(|(_, error)| error)
+    }
+
+    /// Something stands in its way, or something else than before.
+    pub(crate) fn hold(&mut self, error: Error) {
+        let since = self.held.as_ref().map_or_else(Instant::now, |&(since, _)| since);
+        self.held = Some((since, error));
+    }
+
+    /// It comes on.
+    pub(crate) fn free(&mut self) {
+        self.held = None;
+    }
 }
 
 /// What became of a record.
@@ -101,8 +121,6 @@ pub(crate) struct State {
     pub(crate) telling: Vec<Arc<Slot>>,
     /// The first failure since the last flush.
     pub(crate) first_error: Option<Error>,
-    /// Why nothing goes on, for those whose time runs out.
-    pub(crate) last_cause: String,
     /// The partition that records without a key go to until its batch is full.
     sticky: usize,
     spare: Vec<Vec<u8>>,
@@ -122,7 +140,6 @@ impl State {
             stats: ProducerStats::default(),
             telling: Vec::new(),
             first_error: None,
-            last_cause: String::new(),
             sticky: 0,
             spare: Vec::new(),
             batch_bytes_max,
@@ -178,6 +195,7 @@ impl State {
             wake: Arc::new(Notify::new()),
             ready: VecDeque::new(),
             delayed: Vec::new(),
+            held: None,
         });
         self.lanes.len() - 1
     }
@@ -315,6 +333,25 @@ impl State {
     pub(crate) fn has_ready(&mut self, lane: usize, now: Instant) -> bool {
         self.wake_delayed(lane, now);
         !self.lanes[lane].ready.is_empty()
+    }
+
+    /// Bytes of a lane that wait to be sent.
+    pub(crate) fn unsent_bytes(&self, lane: usize) -> u64 {
+        let own = self.queues.iter().filter(|queue| queue.lane == lane);
+        own.map(|queue| queue.unsent_bytes() as u64).sum()
+    }
+
+    /// What keeps a lane with work from coming on; of several the one that has lasted longest.
+    pub(crate) fn stall(&self, now: Instant) -> Option<Stall> {
+        let of_lane = |(index, lane): (usize, &Lane)| {
+            let (since, error) = lane.held.as_ref()?;
+            let own = self.queues.iter().filter(|queue| queue.lane == index);
+            // An obstacle from before there was something to do has held up nothing yet.
+            let oldest = own.filter_map(Queue::oldest).min()?;
+            let lasted = now.saturating_duration_since(oldest.max(*since));
+            Some(Stall { error: error.clone(), lasted })
+        };
+        self.lanes.iter().enumerate().filter_map(of_lane).max_by_key(|stall| stall.lasted)
     }
 
     /// Whether a lane has nothing more to do for ever.

@@ -74,6 +74,10 @@ pub(crate) struct Broker {
     /// What `wanted` brings.
     pub(crate) credit_step: u64,
     pub(crate) credit_withheld: bool,
+    /// What is told to whoever gets none.
+    pub(crate) credit_reason: Reason,
+    /// What was asked for, each time.
+    pub(crate) credit_wanted: Vec<u64>,
     pub(crate) faults: Faults,
     pub(crate) stored: HashMap<(String, TopicPartition), i64>,
     pub(crate) next_producer: i64,
@@ -106,6 +110,8 @@ impl Fake {
             credit_initial: 1 << 20,
             credit_step: 1 << 20,
             credit_withheld: false,
+            credit_reason: Reason::None,
+            credit_wanted: Vec::new(),
             faults: Faults::default(),
             stored: HashMap::new(),
             next_producer: 100,
@@ -508,7 +514,10 @@ impl Session {
     fn credit(&mut self, frame: &Frame<'_>) {
         let credit = Credit::decode(frame).unwrap();
         match credit.scope {
-            Scope::Produce => self.wanted = credit.wanted > 0,
+            Scope::Produce => {
+                self.wanted = credit.wanted > 0;
+                self.fake.lock().credit_wanted.push(credit.wanted);
+            }
             Scope::Subscription(SubscriptionId(id)) => {
                 for subscribed in self.subscriptions.iter_mut().filter(|subscribed| subscribed.id == id) {
                     assert!(credit.limit >= subscribed.limit, "a limit never falls");
@@ -521,6 +530,12 @@ impl Session {
 
     fn grant(&mut self) {
         let broker = self.fake.lock();
+        let reason = broker.credit_reason;
+        if self.wanted && broker.credit_withheld && reason != Reason::None {
+            self.wanted = false;
+            let credit = Credit { scope: Scope::Produce, limit: self.limit, reason, wanted: 0 };
+            credit.encode(&mut self.out);
+        }
         if self.wanted && !broker.credit_withheld {
             self.wanted = false;
             self.limit = self.received.max(self.limit) + broker.credit_step;

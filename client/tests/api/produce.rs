@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::{
-    Acks, Client, Compression, ErrorCode, ErrorKind, Header, Level, Linger, Offset, PartitionId, Producer,
-    ProducerEvent, Record,
+    Acks, Client, Compression, CreditReason, ErrorCode, ErrorKind, Header, Level, Linger, Offset,
+    PartitionId, Producer, ProducerEvent, Record,
 };
 
 use crate::fake::Fake;
@@ -179,6 +179,58 @@ async fn bytes_beyond_the_credit_wait_until_the_broker_grants_more() {
     assert_eq!(fake.values(0), texts);
     assert_eq!(fake.lock().credit_broken, 0, "no frame starts at or beyond the limit");
     assert!(producer.stats().credit_wait_us > 0);
+}
+
+#[tokio::test]
+async fn who_waits_for_credit_can_see_why_and_the_error_of_what_is_too_late_says_it() {
+    let fake = Fake::with_topic(1).await;
+    fake.change(|broker| {
+        broker.credit_initial = 0;
+        broker.credit_withheld = true;
+        broker.credit_reason = CreditReason::DiskFull;
+    });
+    let builder = client(&fake).await.producer("t").delivery_timeout(Duration::from_millis(500));
+    let producer = builder.start().await.unwrap();
+    assert!(producer.stall().is_none(), "nothing waits yet");
+    let ticket = producer.enqueue(Record::new(b"x")).await.unwrap();
+    let stall = loop {
+        match producer.stall() {
+            Some(stall) => break stall,
+            None => tokio::task::yield_now().await,
+        }
+    };
+    assert_eq!(stall.error.kind(), ErrorKind::NoCredit(CreditReason::DiskFull));
+    assert!(stall.lasted < Duration::from_secs(30));
+    let error = ticket.await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Expired);
+    assert!(error.to_string().contains("drive, which is full"), "{error}");
+    assert!(producer.stall().is_none(), "nothing waits any more");
+    let ticket = producer.enqueue(Record::new(b"y")).await.unwrap();
+    fake.change(|broker| broker.credit_withheld = false);
+    assert_eq!(ticket.await.unwrap().offset, Offset(0));
+    assert!(producer.stall().is_none());
+}
+
+#[tokio::test]
+async fn a_connection_asks_for_credit_for_what_waits_for_it_and_not_for_others() {
+    let fake = Fake::with_topic(2).await;
+    fake.change(|broker| {
+        broker.shard_count = 2;
+        broker.credit_initial = 0;
+        broker.credit_withheld = true;
+    });
+    let producer = producer(&fake).await;
+    let large = vec![b'v'; 50_000];
+    producer.enqueue(Record::new(&large).partition(PartitionId(0))).await.unwrap();
+    producer.enqueue(Record::new(b"small").partition(PartitionId(1))).await.unwrap();
+    while fake.lock().credit_wanted.len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    let mut wanted = fake.lock().credit_wanted.clone();
+    wanted.sort_unstable();
+    assert!(wanted[0] < 1_000 && wanted[1] > 50_000, "{wanted:?}");
+    fake.change(|broker| broker.credit_withheld = false);
+    producer.close().await.unwrap();
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ pub enum Scope {
 }
 
 /// Why the limit does not grow faster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Reason {
     /// Nothing holds it back.
@@ -35,6 +35,8 @@ pub enum Reason {
     Quota = 4,
     /// The consumer's application.
     Consumer = 5,
+    /// The drive has no room: unlike a busy one it gets none by itself.
+    DiskFull = 6,
 }
 
 /// Raise a limit, or ask the other side to.
@@ -76,7 +78,38 @@ impl Reason {
             3 => Some(Reason::Memory),
             4 => Some(Reason::Quota),
             5 => Some(Reason::Consumer),
+            6 => Some(Reason::DiskFull),
             _ => None,
+        }
+    }
+
+    /// What whoever waits for the limit to rise waits for.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Reason::None => "nothing",
+            Reason::Disk => "the broker's drive, which is busy",
+            Reason::Replica => "a replica",
+            Reason::Memory => "memory of the broker that is in use",
+            Reason::Quota => "a quota",
+            Reason::Consumer => "the consumer's application",
+            Reason::DiskFull => "room on the broker's drive, which is full",
+        }
+    }
+
+    /// What to do if it takes too long.
+    pub fn hint(self) -> &'static str {
+        match self {
+            Reason::None => "",
+            Reason::Disk => {
+                "it goes on by itself; if that takes too long, see `tg status` and the broker's log"
+            }
+            Reason::Replica => "it goes on when the replica has caught up",
+            Reason::Memory => {
+                "it goes on by itself; if that takes too long, look for producers that hold credit in `tg status`"
+            }
+            Reason::Quota => "it goes on by itself; raise the quota if that is too slow",
+            Reason::Consumer => "it goes on when the application has taken what it was sent",
+            Reason::DiskFull => "free space, shorten retention or delete records; it goes on by itself then",
         }
     }
 }

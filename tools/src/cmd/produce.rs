@@ -16,13 +16,18 @@ use crate::args::{AcksArg, CompressionArg, ProduceArgs};
 use crate::connect::with_client;
 use crate::exit::{Code, Failure};
 use crate::format::{self, InputRecord, Pattern};
-use crate::output::{Out, bytes_text, grouped, progress_bar};
+use crate::output::{Out, bytes_text, grouped, note, progress_bar};
 
 /// The longest field of a record; the broker's own limit is lower and named in its error.
 const FIELD_BYTES_MAX: usize = 64 << 20;
 
 /// Records that wait between the reader of the input and the producer.
 const QUEUE_RECORDS: usize = 1024;
+
+/// Producing may stand still for so long before that is worth a line.
+const STALL_TOLD_AFTER: Duration = Duration::from_secs(3);
+/// How often to look whether it does.
+const STALL_LOOKED_FOR: Duration = Duration::from_millis(500);
 
 /// How long the observer may be silent after the producer has closed.
 const LAST_EVENT: Duration = Duration::from_secs(5);
@@ -57,6 +62,7 @@ async fn produce(client: Client, args: ProduceArgs, reader: Reader, out: &mut Ou
         let (files, bar) = (args.files.clone(), bar.clone());
         move || reader.read_all(&files, &bar, &records)
     });
+    let watching = tokio::spawn(tell_stalls(producer.clone()));
     let mut tally = Tally::default();
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
     let mut was_interrupted = false;
@@ -95,6 +101,7 @@ async fn produce(client: Client, args: ProduceArgs, reader: Reader, out: &mut Ou
         let Ok(Some(event)) = tokio::time::timeout(LAST_EVENT, acknowledged.recv()).await else { break };
         tally.add(event, &args.topic, out)?;
     }
+    watching.abort();
     bar.finish_and_clear();
     tally.summary(&args.topic, out)?;
     tally.verdict(&args.topic, closed.err())?;
@@ -105,6 +112,22 @@ async fn produce(client: Client, args: ProduceArgs, reader: Reader, out: &mut Ou
             .fix("produce the rest of the input; what is counted above is done"));
     }
     reading.await.expect("the reader of the input does not panic")
+}
+
+/// Says once why nothing comes on, and again when there is another reason for it.
+async fn tell_stalls(producer: Producer) {
+    let mut told = None;
+    loop {
+        tokio::time::sleep(STALL_LOOKED_FOR).await;
+        let Some(stall) = producer.stall() else {
+            told = None;
+            continue;
+        };
+        let kind = stall.error.kind();
+        if stall.lasted >= STALL_TOLD_AFTER && told.replace(kind) != Some(kind) {
+            note(format!("waiting for {} s: {}", stall.lasted.as_secs(), stall.error));
+        }
+    }
 }
 
 /// What the SDK makes of batches unless told otherwise.

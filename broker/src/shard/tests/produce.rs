@@ -1,5 +1,6 @@
 //! What a produce is answered, and when.
 
+use super::super::connection::ConnectionId;
 use super::*;
 
 #[test]
@@ -201,6 +202,54 @@ fn who_gets_no_credit_hears_why_and_gets_it_when_there_is_room() {
     let answer = second.next(&node).expect("room has come back");
     let told = Credit::decode(&whole(&answer)).expect("credit");
     assert_eq!((told.limit, told.reason), (1000, Reason::None));
+}
+
+/// The reason of the next credit frame; others are passed over.
+fn told(client: &mut Client, node: &Node) -> Option<Reason> {
+    loop {
+        let bytes = client.next(node)?;
+        if let Ok(credit) = Credit::decode(&whole(&bytes)) {
+            client.granted = credit.limit;
+            return Some(credit.reason);
+        }
+    }
+}
+
+#[test]
+fn on_a_full_drive_who_waits_hears_that_it_is_full_once_whatever_was_the_reason_before() {
+    let mut node = Node::new(1);
+    let (mut first, mut second) = (node.connect(None), node.connect(None));
+    let topic = node.create(&mut first, "t", 1, &[("durability", "relaxed")]);
+    node.disk.full = true;
+    let large = batch_of(9, 100 << 10, BatchOrigin::NONE);
+    let mut reason = Reason::None;
+    for _ in 0..1000 {
+        ask_for_credit(&mut first, &mut node, 1 << 20);
+        if first.granted > first.sent {
+            let frame = first.produce_frame(log(topic, 0), Acks::None, &large);
+            first.sent += frame.len() as u64;
+            first.put(&mut node, &frame);
+        }
+        node.pass(100);
+        while let Some(next) = told(&mut first, &node) {
+            reason = next;
+        }
+        if reason == Reason::DiskFull {
+            break;
+        }
+    }
+    assert_eq!(reason, Reason::DiskFull);
+    ask_for_credit(&mut second, &mut node, 1000);
+    node.settle();
+    assert_eq!(told(&mut second, &node), Some(Reason::DiskFull));
+    ask_for_credit(&mut second, &mut node, 1000);
+    node.settle();
+    assert_eq!(told(&mut second, &node), None, "once");
+    let id = ConnectionId(second.socket.0);
+    node.shards[0].shard.connections.get_mut(&id).expect("open").told = Some(Reason::Memory);
+    ask_for_credit(&mut second, &mut node, 1000);
+    node.settle();
+    assert_eq!(told(&mut second, &node), Some(Reason::DiskFull), "it is news to who waited for memory");
 }
 
 #[test]
