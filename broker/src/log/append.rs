@@ -116,7 +116,7 @@ impl Logs {
                 identity: *identity,
             });
             log.pending_bytes += len;
-            log.take(append_time_ms, *identity, log.appended);
+            log.append(append_time_ms, *identity, log.appended);
         }
         self.producers = self.producers + log.producers.len() - known;
         Appended { base, end: log.appended, append_time_ms, duplicate: false }

@@ -72,7 +72,7 @@ enum Piece {
 }
 
 impl Logs {
-    /// The end of a turn: submits what has come together.
+    /// The end of a pass of the turn: submits what has come together.
     pub fn pump(&mut self, now: Now, ops: &mut Vec<Op>) {
         self.reader.pump(&mut self.segments, ops);
         self.pass_reads_on();
@@ -202,9 +202,8 @@ impl Logs {
         let log = self.log(index);
         let direct = log.pending_bytes >= self.limits.direct_min_bytes
             || log.small_bytes + log.pending_bytes >= self.limits.settle_bytes;
-        // What is being carried goes before everything else of the log.
-        let carried = log.aged.is_none() && !log.small.is_empty();
-        if direct && !carried {
+        // What this very cycle carries goes before everything else of the log.
+        if direct && !log.is_carried() {
             self.add_runs(index, Purpose::Direct, building);
         }
         // Large data takes the way through the ring only while that leaves room for what is small; else it waits for a file.
@@ -407,7 +406,7 @@ impl Logs {
             }
         }
         for (index, _) in &building.touched {
-            self.pending_placed(*index);
+            self.leave_pending(*index);
         }
         let laps = self.journal.laps();
         self.journal.took(frame_at, bytes, hash);
@@ -418,8 +417,8 @@ impl Logs {
         (view, frame_at, buffer)
     }
 
-    /// The pending batches that are part of the cycle leave the queue.
-    fn pending_placed(&mut self, index: LogIndex) {
+    /// The pending batches that are part of the cycle leave the queue, and with them the memory that they came in.
+    fn leave_pending(&mut self, index: LogIndex) {
         let log = self.logs[index.0 as usize].as_deref_mut().expect("a log with pending batches exists");
         let mut pending = std::mem::take(&mut log.pending);
         for placed in pending.drain(..std::mem::take(&mut log.pending_placed)) {
@@ -571,8 +570,7 @@ fn extents_of(pending: &[Pending], from: usize, extent_bytes_max: usize) -> Vec<
     extents
 }
 
-/// The one copy of batches from where they were received to where they go to disk from, with their final offset, epoch and
-/// time.
+/// The copy of batches into the buffer that is written, with their final offset, epoch and time.
 fn fill_extent(
     out: &mut [u8],
     log: &Log,

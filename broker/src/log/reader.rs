@@ -1,8 +1,8 @@
 //! Reads: whole batches, from memory (`recent`) or from data files. `search` finds offsets by time.
 //!
 //! A cold read is put into a queue; `pump` submits it. It finds its segment, then its run in the index (hopping over run headers
-//! that are not known yet), then reads a block-aligned piece and checks every header, owner, generation and checksum in it before
-//! a byte is handed out. Reads beyond [`FileLimits::reads_max`] wait their turn; beyond [`FileLimits::reads_waiting_max`] they are refused.
+//! that are not known yet), then reads a block-aligned piece. An extent is handed out after its run's header and owner, its own
+//! header, log and offsets, and the checksum of its payload were found right; what is sound in front of damage is served. Reads beyond [`FileLimits::reads_max`] wait their turn; beyond [`FileLimits::reads_waiting_max`] they are refused.
 
 mod search;
 
@@ -228,7 +228,7 @@ impl ColdReader {
         )
     }
 
-    /// The end of a turn: submits reads, as many as may be under way.
+    /// The end of a pass of the turn: submits reads, as many as may be under way.
     pub fn pump(&mut self, segments: &mut Segments, ops: &mut Vec<Op>) {
         for (file, fault) in segments.take_open_failed() {
             self.fail_waiting_for(file, &fault, segments);

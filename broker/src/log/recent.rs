@@ -61,6 +61,7 @@ impl Memory {
         self.held.get_mut(&id).expect("a holder shares it").holders += 1;
     }
 
+    /// One holder less: an account, the views themselves keep the bytes alive.
     pub(super) fn release(&mut self, id: BufferId) {
         let held = self.held.get_mut(&id).expect("every holder releases once");
         held.holders -= 1;

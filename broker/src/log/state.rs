@@ -147,8 +147,8 @@ impl Log {
         }
     }
 
-    /// A batch has got its place in the order.
-    pub(super) fn take(&mut self, append_time_ms: i64, batch: BatchIdentity, base: Offset) {
+    /// A batch has got its place in the order: the log's end moves behind it.
+    pub(super) fn append(&mut self, append_time_ms: i64, batch: BatchIdentity, base: Offset) {
         self.append_time_ms = append_time_ms;
         self.appended = base.plus(i64::from(batch.record_count));
         self.producers.apply(append_time_ms, batch, base);
@@ -234,6 +234,11 @@ impl Log {
     /// The first damage that a reader who begins at `from` meets.
     pub(super) fn damage_from(&self, from: Offset) -> Option<&Damage> {
         self.damaged.iter().find(|damage| damage.upto > from)
+    }
+
+    /// Whether the cycle that is being built carries its small extents.
+    pub(super) fn is_carried(&self) -> bool {
+        self.aged.is_none() && !self.small.is_empty()
     }
 
     /// The oldest frame that holds a live extent of this log.

@@ -278,13 +278,13 @@ impl Shard {
         } else {
             partition.waiting.push_back(waiting);
         }
-        // A repetition of what is flushed already has nothing to wait for but its turn.
+        // On a relaxed topic, and for a repetition of what is flushed already, there is nothing to wait for but one's turn.
         let flushed = self.logs.durable(log).filter(|_| appended.duplicate);
         self.produce_committed(log, flushed.map_or(Proof::Memory, Proof::Flush), ops);
         Flow::Next
     }
 
-    /// All below `upto` has been written; nothing can be said about durability yet.
+    /// All below `upto` has been written: noted for the stage times; nothing can be said about durability yet.
     pub(super) fn produce_written(&mut self, log: TopicPartition, upto: Offset) {
         let now_ns = self.now.mono_ns;
         let Some(partition) = self.partitions.get_mut(&log) else { return };

@@ -410,7 +410,7 @@ impl Shard {
         self.setup.flushes.reaped();
     }
 
-    /// Ends flushes about which there is no doubt any more: all others submitted before them have been reaped, or one failed.
+    /// Ends flushes about which there is no doubt any more: all others submitted before they ended have been reaped, or one failed.
     pub(super) fn settle_doubts(&mut self) {
         let Setup { flushes, .. } = &self.setup;
         self.doubted.retain(|(file, tag, doubt)| {
