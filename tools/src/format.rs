@@ -44,10 +44,10 @@ const LETTERS: [(char, Field, &str); 10] = [
     ('k', Field::Key, "key"),
     ('K', Field::KeyLength, "its length"),
     ('v', Field::Value, "value"),
-    ('s', Field::Value, "value, as kcat calls it"),
     ('S', Field::ValueLength, "its length"),
     ('T', Field::Time, "record time in ms"),
     ('h', Field::Headers, "headers a=1,b=2"),
+    ('s', Field::Value, "value, as kcat calls it"),
 ];
 
 /// Escapes in formats and separators.

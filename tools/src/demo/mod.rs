@@ -137,7 +137,7 @@ impl DemoDir {
         fs::create_dir(&path).map_err(|e| {
             Failure::new(Code::BrokerFailed, format!("cannot make the data directory: {e}"))
                 .place(path.display().to_string())
-                .fix("name a directory that you can write with --dir")
+                .fix("name a directory on a drive that you can write, with --dir")
         })?;
         Ok(DemoDir { path, at_end })
     }

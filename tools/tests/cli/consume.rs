@@ -7,7 +7,7 @@ use tidegate_protocol::api::credit::{Credit, Reason, Scope};
 use tidegate_protocol::api::error::ErrorBody;
 use tidegate_protocol::api::hello::{HelloReply, HelloRequest};
 use tidegate_protocol::api::produce::{Acks, ProduceReply, ProduceRequest};
-use tidegate_protocol::batch::{BatchBuilder, BatchOrigin};
+use tidegate_protocol::batch::{BatchBuilder, BatchOrigin, set_origin};
 use tidegate_protocol::frame::{Frame, Kind, Split, split};
 use tidegate_protocol::ids::{LeaderEpoch, PartitionId, TopicId, TopicPartition};
 
@@ -87,8 +87,8 @@ fn produce_garbage(server: &str, topic: TopicId) {
     }
     let mut batch = builder.finish(BatchOrigin::NONE);
     batch[61..].fill(0xff);
-    let crc = tidegate_protocol::crc::of(&batch[21..]);
-    batch[17..21].copy_from_slice(&crc.to_be_bytes());
+    // Its checksum is made anew.
+    set_origin(&mut batch, BatchOrigin::NONE);
     let partition = TopicPartition { topic, partition: PartitionId(0) };
     let request = ProduceRequest { partition, leader_epoch: LeaderEpoch::UNKNOWN, acks: Acks::Leader };
     let mut out = Vec::new();

@@ -123,9 +123,11 @@ fn what_is_no_data_directory_is_refused_and_not_listed() {
 fn a_later_format_is_no_damage() {
     let dir = TestDir::new();
     let mut block = superblock();
-    block[12..16].copy_from_slice(&2u32.to_le_bytes());
+    block[12] = 2;
     let crc = tidegate_protocol::crc::of(&block[12..]);
-    block[8..12].copy_from_slice(&crc.to_le_bytes());
+    for (i, byte) in block[8..12].iter_mut().enumerate() {
+        *byte = (crc >> (8 * i)) as u8;
+    }
     std::fs::write(dir.path().join("superblock"), [&block[..], &block[..]].concat()).unwrap();
     for path in [dir.path().to_owned(), dir.path().join("superblock")] {
         let ran = tg(&["dump", path.to_str().unwrap()]);
