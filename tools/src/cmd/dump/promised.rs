@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use tidegate_broker::datadir::{data_file, journal_file};
+use tidegate_broker::datadir::{JOURNALS_FIRST, data_file, journal_file};
 use tidegate_broker::limits::Limits;
 use tidegate_protocol::disk::BLOCK;
 use tidegate_protocol::disk::checkpoint::{self, CheckpointBody, CheckpointHeader, ExtentPlace};
@@ -372,11 +372,13 @@ impl Chain {
         Ok(follows.then_some((at, header, frame.hash)))
     }
 
-    /// The highest mark of a frame behind the end. Each frame takes at least a block, so a place so many blocks further on
-    /// has a sequence at most so many higher; what says otherwise is a client's bytes.
+    /// The highest mark of a frame behind the end. Where clients can know the journal's number, their bytes may look like a
+    /// frame of it: then what cannot be true is not believed. Each frame takes at least a block, so that a place so many
+    /// blocks further on has a sequence at most so many higher.
     fn marks_further_on(&self, ring: &Ring, identity: JournalIdentity) -> Result<FrameSequence, Failure> {
         let Limits { frames_in_flight_max, frame_bytes_max, .. } = Limits::DEFAULT;
         let reach = (2 * u64::from(frames_in_flight_max) * frame_bytes_max as u64).min(ring.bytes());
+        let secret = identity.journal.0 >= JOURNALS_FIRST.start;
         let last = self.last.sequence;
         let mut highest = FrameSequence(0);
         for step in 0..reach / BLOCK as u64 {
@@ -384,7 +386,7 @@ impl Chain {
             if let Ok(header) = FrameHeader::decode(&block)
                 && header.identity == identity
                 && header.sequence > last
-                && header.sequence.0 <= last.0 + 1 + step
+                && (secret || header.sequence.0 <= last.0 + 1 + step)
             {
                 highest = highest.max(header.mark);
             }
