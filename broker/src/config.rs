@@ -12,7 +12,7 @@ use std::str::FromStr;
 use tidegate_protocol::disk::superblock::SHARDS_MAX;
 use tidegate_protocol::ids::{ClusterId, NodeId};
 
-use crate::limits::Limits;
+use crate::limits::{FileLimits, Limits};
 use crate::problem::{Problem, StartError};
 use crate::site::explain_io;
 
@@ -160,6 +160,15 @@ pub const KEYS: &[Key] = &[
         default: "16777216",
         unit: "bytes",
         doc: "Memory of each shard for writes under way, locked for the kernel where RLIMIT_MEMLOCK allows it.",
+    },
+    Key {
+        name: "free_space_floor",
+        kind: Kind::Number { min: 0, max: 1 << 50 },
+        default: "",
+        unit: "bytes",
+        doc: "Bytes free on the data directory's drive below which produce is refused, while reads, commits, deletes and trims go \
+              on; it is taken again by itself once there is a quarter more. Without it: 1 GiB, or a twentieth of a drive \
+              smaller than 20 GiB. 0: until the drive is full.",
     },
     Key {
         name: "port_file",
@@ -323,6 +332,7 @@ impl RawConfig {
         let (shards, node) = (self.number("shards"), self.number("node"));
         let (memory, connections) = (self.number("memory"), self.number("connections"));
         let io_memory = self.number("io_memory");
+        let floor = self.optional_number("free_space_floor");
         if let (Some(listen), Some(false)) = (listen, insecure)
             && !listen.ip().is_loopback()
         {
@@ -349,7 +359,11 @@ impl RawConfig {
                 pinning: if pin? { Pinning::OneCoreEach } else { Pinning::None },
                 node: NodeId(i32::try_from(node?).ok()?),
                 cluster: cluster?.map(|uuid| ClusterId(uuid.into_bytes())),
-                limits: Limits { memory_bytes: usize::try_from(memory?).ok()?, ..Limits::DEFAULT },
+                limits: Limits {
+                    memory_bytes: usize::try_from(memory?).ok()?,
+                    files: FileLimits { floor_bytes: floor?, ..FileLimits::DEFAULT },
+                    ..Limits::DEFAULT
+                },
                 connections_max: usize::try_from(connections?).ok()?,
                 io_memory_bytes: usize::try_from(io_memory?).ok()?,
                 port_file: port_file?,
@@ -400,9 +414,11 @@ impl RawConfig {
     }
 
     fn number(&mut self, name: &str) -> Option<u64> {
-        let key = KEYS.iter().find(|key| key.name == name).expect("every key that is read is in the list");
-        let Kind::Number { min, max } = key.kind else { panic!("`{name}` is no number") };
-        self.value(name, |text| text.replace('_', "").parse().ok().filter(|n| (min..=max).contains(n)))
+        self.value(name, number(name))
+    }
+
+    fn optional_number(&mut self, name: &str) -> Option<Option<u64>> {
+        self.optional(name, number(name))
     }
 
     fn place(&self, name: &str) -> String {
@@ -418,6 +434,13 @@ fn place(name: &str, origin: &Origin) -> String {
         Origin::Flag => format!("--{}", name.replace('_', "-")),
         Origin::Set => format!("--set {name}"),
     }
+}
+
+/// Reads a number within the bounds of the key.
+fn number(name: &str) -> impl Fn(&str) -> Option<u64> + use<> {
+    let key = KEYS.iter().find(|key| key.name == name).expect("every key that is read is in the list");
+    let Kind::Number { min, max } = key.kind else { panic!("`{name}` is no number") };
+    move |text| text.replace('_', "").parse().ok().filter(|n| (min..=max).contains(n))
 }
 
 fn path(text: &str) -> Option<PathBuf> {
@@ -459,7 +482,8 @@ pub fn document() -> String {
     for key in KEYS {
         let quoted = matches!(key.kind, Kind::Path | Kind::Address | Kind::HostPort | Kind::Uuid);
         let _ = match (key.default, quoted) {
-            ("", _) => writeln!(text, "# {} = \"...\"", key.name),
+            ("", true) => writeln!(text, "# {} = \"...\"", key.name),
+            ("", false) => writeln!(text, "# {} = ...", key.name),
             (value, true) => writeln!(text, "{} = \"{value}\"", key.name),
             (value, false) => writeln!(text, "{} = {value}", key.name),
         };
@@ -467,7 +491,10 @@ pub fn document() -> String {
     text.push_str("```\n");
     for key in KEYS {
         let default = if key.default.is_empty() { "none".into() } else { format!("`{}`", key.default) };
-        let unit = if key.unit.is_empty() { String::new() } else { format!(" {}", key.unit) };
+        let unit = match (key.unit, key.default) {
+            ("", _) | (_, "") => String::new(),
+            (unit, _) => format!(" {unit}"),
+        };
         let _ = write!(
             text,
             "\n## {}\n\n{}; default: {default}{unit}\n\n{}\n",

@@ -69,6 +69,10 @@ pub struct FileLimits {
     pub reads_max: u32,
     /// Reads that wait for their turn.
     pub reads_waiting_max: u32,
+    /// Free bytes of the drive below which produce is refused; none: the smaller of 1 GiB and a twentieth of the drive.
+    pub floor_bytes: Option<u64>,
+    /// Nanoseconds between two looks at the drive's free space.
+    pub space_look_ns: u64,
 }
 
 impl FileLimits {
@@ -82,6 +86,8 @@ impl FileLimits {
         read_bytes_max: MIB,
         reads_max: 16,
         reads_waiting_max: 1_000,
+        floor_bytes: None,
+        space_look_ns: 1_000_000_000,
     };
 
     const fn check(&self, run_bytes_max: usize) -> Result<(), &'static str> {

@@ -333,7 +333,9 @@ fn filesystem_of(dir: &Path) -> String {
 /// Space for new journals, before any of them is begun.
 fn check_room(root: &Path, shards: u16, limits: &Limits) -> Result<(), Problem> {
     let needed = u64::from(shards) * (limits.ring_bytes() + 3 * limits.checkpoint_slot_bytes) + (64 << 20);
-    let Ok(free) = tidegate_reactor::facts::free_bytes(root) else { return Ok(()) };
+    let Ok(free) = tidegate_reactor::facts::free_space(root).map(|space| space.free_bytes) else {
+        return Ok(());
+    };
     if free >= needed {
         return Ok(());
     }

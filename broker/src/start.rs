@@ -313,6 +313,7 @@ fn report_to(tell: mpsc::Sender<Happening>, log: Log) -> impl FnMut(Letter) + Cl
             let _ = tell.send(Happening::Ended(Err(problem)));
         }
         Told::Trouble(text) => log.line(Severity::Warn, &text),
+        Told::Relief(text) => log.line(Severity::Info, &text),
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tidegate_reactor::buffer::{BLOCK, Buffer};
 use tidegate_reactor::disk::{Disk, DiskFile};
-use tidegate_reactor::op::{Event, Fault, File, Now, Op, OpenHow};
+use tidegate_reactor::op::{Event, Fault, File, FreeSpace, Now, Op, OpenHow};
 
 const EIO: i32 = 5;
 const ENOENT: i32 = 2;
@@ -25,6 +25,8 @@ pub(crate) struct TestDisk {
     fail_at: Option<(u32, i32)>,
     /// There is no room for another file.
     pub(crate) full: bool,
+    /// What is said of free space; none: nobody knows.
+    pub(crate) space: Option<FreeSpace>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -334,6 +336,10 @@ impl TestDrive {
                 Event::Flushed { file, tag, result: self.disk.flush(self.open[&file]) }
             }
             Op::Remove { path, tag } => Event::Removed { tag, result: self.disk.remove(&path) },
+            Op::FreeSpace { tag, .. } => {
+                let result = self.disk.space.ok_or(Fault::new("look for free space", EIO));
+                Event::FreeSpace { tag, result }
+            }
             Op::Timer { tag, .. } => Event::Timer { tag },
             other => panic!("not an op on files: {other:?}"),
         }

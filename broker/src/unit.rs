@@ -41,6 +41,8 @@ pub enum Told {
     Failed(Problem),
     /// Something that an operator should know.
     Trouble(String),
+    /// Something is in order again.
+    Relief(String),
 }
 
 /// A plan for each shard.
@@ -144,6 +146,10 @@ pub fn understand(letter: Letter) -> Told {
     };
     match report {
         Report::Serving { .. } => Told::Serving,
+        Report::Notice { shard, notice } => {
+            let text = format!("shard {shard}: {notice}");
+            if notice.is_trouble() { Told::Trouble(text) } else { Told::Relief(text) }
+        }
         Report::Failed { shard, cause } => Told::Failed(
             Problem::new(cause, "nothing was changed; look at the directory with `tg dump`")
                 .at(format!("shard {shard}")),

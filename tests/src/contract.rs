@@ -59,6 +59,7 @@ macro_rules! contract_tests {
             what_is_written_and_flushed_is_read_back
             many_writes_under_way_end_once_each
             errors_of_files_are_events
+            free_space_is_that_of_the_filesystem
             orders_and_reports_pass_unopened
         }
     };
@@ -614,6 +615,21 @@ pub fn errors_of_files_are_events(world: &mut dyn World) {
             (Op::Remove { path: dir.join("there"), tag: Tag(6) }, removed(Worked::Yes)),
             (Op::Remove { path: dir.join("there"), tag: Tag(6) }, removed(Worked::No)),
         ]
+    });
+    run_one(world, script, vec![]);
+}
+
+/// A filesystem has some room, and less than it is large.
+pub fn free_space_is_that_of_the_filesystem(world: &mut dyn World) {
+    let dir = world.dir();
+    let script = file_script(move || {
+        let asked = check(|event| match event {
+            Event::FreeSpace { tag: Tag(7), result: Ok(space) } => {
+                assert!(space.free_bytes > 0 && space.free_bytes <= space.total_bytes, "{space:?}");
+            }
+            other => unexpected(Some(other)),
+        });
+        vec![(Op::FreeSpace { path: dir.clone(), tag: Tag(7) }, asked)]
     });
     run_one(world, script, vec![]);
 }

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
+use crate::op::FreeSpace;
+
 /// The storage under a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorageFacts {
@@ -220,13 +222,14 @@ fn physical_block_bytes(block_dir: &Path) -> Option<u32> {
     })
 }
 
-/// Bytes that an unprivileged process may still write on the filesystem of a directory.
+/// The room on the filesystem of a directory.
 ///
 /// # Errors
 /// If the kernel does not say.
-pub fn free_bytes(dir: &Path) -> std::io::Result<u64> {
+pub fn free_space(dir: &Path) -> std::io::Result<FreeSpace> {
     let stat = nix::sys::statvfs::statvfs(dir)?;
-    Ok(stat.blocks_available() * stat.fragment_size())
+    let bytes = |blocks: u64| blocks.saturating_mul(stat.fragment_size());
+    Ok(FreeSpace { free_bytes: bytes(stat.blocks_available()), total_bytes: bytes(stat.blocks()) })
 }
 
 /// The right to serve a directory, held by one process at a time until it is dropped or the process ends.

@@ -314,7 +314,8 @@ impl Shard {
                 | Op::Read { .. }
                 | Op::Write { .. }
                 | Op::Flush { .. }
-                | Op::Remove { .. } => {
+                | Op::Remove { .. }
+                | Op::FreeSpace { .. } => {
                     file_ops = true;
                     self.submit_file(op);
                 }

@@ -148,6 +148,13 @@ pub enum Op {
         /// Comes back with the event.
         tag: Tag,
     },
+    /// Ask how much room the filesystem of a directory has. Ends in [`Event::FreeSpace`].
+    FreeSpace {
+        /// The directory.
+        path: PathBuf,
+        /// Comes back with the event.
+        tag: Tag,
+    },
 
     /// Ends in [`Event::Timer`] at or after the given time.
     Timer {
@@ -181,6 +188,15 @@ pub enum OpenHow {
         /// Its length: allocated, not yet initialised; a multiple of the block, not 0.
         bytes: u64,
     },
+}
+
+/// The room on a filesystem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreeSpace {
+    /// Bytes that an unprivileged process may still write.
+    pub free_bytes: u64,
+    /// Bytes of the whole filesystem.
+    pub total_bytes: u64,
 }
 
 /// What has happened since the last turn.
@@ -274,6 +290,13 @@ pub enum Event {
         tag: Tag,
         /// Whether it is gone for good.
         result: Result<(), Fault>,
+    },
+    /// The end of an [`Op::FreeSpace`].
+    FreeSpace {
+        /// As given.
+        tag: Tag,
+        /// What the filesystem says.
+        result: Result<FreeSpace, Fault>,
     },
 
     /// The end of an [`Op::Timer`].

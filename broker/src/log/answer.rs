@@ -7,6 +7,8 @@ use tidegate_protocol::ids::{Offset, TopicPartition};
 use tidegate_reactor::buffer::View;
 use tidegate_reactor::op::Fault;
 
+use super::notice::{Notice, Shortage};
+
 /// A batch as it came from a client: parsed, its rules and its checksum checked.
 #[derive(Clone, Debug)]
 pub struct IncomingBatch {
@@ -63,8 +65,8 @@ pub enum AppendRefused {
         /// Bytes that there is room for.
         room: u64,
     },
-    /// The drive is full; it is tried again by itself.
-    DiskFull,
+    /// The drive has no room; produce is taken again by itself.
+    DiskFull(Shortage),
     /// A write or a flush has failed: what happened to everything from that offset on is not known, and the shard takes
     /// no appends until a restart has recovered it.
     Unknown {
@@ -127,6 +129,8 @@ pub enum Outcome {
         /// What was found, or why not.
         result: Result<Found, ReadRefused>,
     },
+    /// Something has begun or ended that an operator should know.
+    Notice(Notice),
 }
 
 /// Consecutive whole batches of one log, as they lie.

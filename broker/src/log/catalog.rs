@@ -54,6 +54,7 @@ impl Logs {
             finds: BTreeMap::new(),
             reads: BTreeMap::new(),
             condition,
+            shortage: None,
             opening: 0,
             quiet: Quiet::after_recovery(last),
             notes: Vec::new(),
@@ -156,6 +157,7 @@ impl Logs {
             ("logs", self.by_id.len() as i64),
         ];
         stats.extend(self.segments.stats());
+        stats.push(("produce_refused_for_room", i64::from(self.shortage.is_some())));
         stats.push(("retention_paused", i64::from(self.retention.is_paused())));
         stats
     }

@@ -96,6 +96,7 @@ impl Logs {
         // Last, so that a file which a cycle has asked for in vain is on its way when this turn ends: on a quiet shard there
         // may be no other turn.
         self.segments.pump(now, ops);
+        self.watch_room();
         self.announce_failure();
         self.set_timer(now, ops);
     }

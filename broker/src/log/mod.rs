@@ -6,8 +6,9 @@
 //!
 //! Reading order: this file (what there is), `append` (a batch gets its place), `cycle` (it is written and flushed) with
 //! `flight` (its memory), [`reader`] (it is read again) with `recent` (the tail in memory). Then what serves these: `state` (one log,
-//! live and in replay), [`journal`] (the ring), [`segment`] (the data files), `emptying`, `room`, `quiet`, `checkpoint`, `catalog`,
-//! `ending`; at last [`recover`] over [`decision`] (its tables) and `scan`, and [`reshard`].
+//! live and in replay), [`journal`] (the ring), [`segment`] (the data files, with `pool` and `space`), `emptying`, `room`,
+//! `quiet`, `checkpoint`, `catalog`, `ending`, [`notice`] (what an operator is told); at last
+//! [`recover`] over [`decision`] (its tables) and `scan`, and [`reshard`].
 
 pub mod answer;
 mod append;
@@ -23,6 +24,7 @@ pub mod flush_rule;
 mod handles;
 mod index;
 pub mod journal;
+pub mod notice;
 mod pool;
 mod quiet;
 pub mod reader;
@@ -33,6 +35,7 @@ mod retention;
 mod room;
 mod scan;
 pub mod segment;
+mod space;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -53,6 +56,7 @@ use self::checkpoint::Checkpoints;
 use self::flight::Cycles;
 use self::flush_rule::FlushRule;
 use self::journal::{Journal, SLOTS, ring_file, ring_path, slot_file, slot_path};
+use self::notice::Shortage;
 use self::quiet::{QUIET_TIMER, Quiet};
 use self::reader::{ColdFind, ColdReader};
 use self::recent::Memory;
@@ -193,6 +197,8 @@ pub struct Logs {
     /// The logs of cold reads under way.
     reads: BTreeMap<u64, TopicPartition>,
     condition: Condition,
+    /// Why produce is refused for want of room, if it is.
+    shortage: Option<Shortage>,
     /// Files that are still being opened.
     opening: u32,
     quiet: Quiet,
@@ -310,6 +316,7 @@ impl Logs {
             | Event::Written { tag, .. }
             | Event::Flushed { tag, .. }
             | Event::Removed { tag, .. }
+            | Event::FreeSpace { tag, .. }
             | Event::Timer { tag } => tag.0 >> 56 == OWNER,
             _ => false,
         }
@@ -356,6 +363,7 @@ fn is_of_data_files(event: &Event) -> bool {
         Event::Written { tag, .. }
         | Event::Flushed { tag, .. }
         | Event::Removed { tag, .. }
+        | Event::FreeSpace { tag, .. }
         | Event::Timer { tag } => tag.0,
         _ => return false,
     };

@@ -45,7 +45,12 @@ pub(crate) struct Pool {
     wanted: [u32; FILE_CLASSES],
     /// Whether a log waits for a file of the class.
     missed: [bool; FILE_CLASSES],
+    /// Why the last file could not be made; until one can, or none is wanted.
     full: Option<Fault>,
+    /// Whether no file is made until [`Pool::retry`].
+    held: bool,
+    /// Sizes, from the smallest, of which a file may be made ahead of its use.
+    fitting: usize,
     /// Whether something has changed since all spares were looked at last: there may be thousands.
     look: bool,
     /// Files that were zero-filled, and those handed out with a flush of their own.
@@ -100,6 +105,8 @@ impl Pool {
             wanted,
             missed: [false; FILE_CLASSES],
             full: None,
+            held: false,
+            fitting: FILE_CLASSES,
             look: true,
             zero_filled: 0,
             handed_out_allocated: 0,
@@ -180,7 +187,8 @@ impl Pool {
         handles: &mut Handles,
         ops: &mut Vec<Op>,
     ) -> Option<FileId> {
-        let wish = wish.min(self.limits.classes[FILE_CLASSES - 1]).max(least);
+        let largest = self.limits.classes[self.fitting.saturating_sub(1)];
+        let wish = wish.min(largest).max(least);
         let class = self.class_for(wish);
         let best = self.ready(wish, purpose, handles).or_else(|| {
             // Rather a file of another size than none, if somebody waits already.
@@ -221,21 +229,28 @@ impl Pool {
         Some(spare.bytes)
     }
 
-    /// Goes on with making and filling files: one of each at a time.
-    pub(crate) fn pump(&mut self, handles: &mut Handles, ops: &mut Vec<Op>) {
+    /// Of so many sizes, from the smallest, the drive has room for a file that nobody waits for yet.
+    pub(crate) fn set_fitting(&mut self, classes: usize) {
+        self.look |= self.fitting != classes;
+        self.fitting = classes;
+    }
+
+    /// Goes on with making and filling files: one of each at a time. Returns the size of one that is being made from now on.
+    pub(crate) fn pump(&mut self, handles: &mut Handles, ops: &mut Vec<Op>) -> Option<u64> {
         if !std::mem::take(&mut self.look) {
-            return;
+            return None;
         }
-        self.create_next(handles, ops);
+        let made = self.create_next(handles, ops);
         self.fill_next(handles, ops);
         // So that the next log need not wait for one, unless other files need the descriptors.
-        if handles.len() * 2 > self.limits.open_max as usize {
-            return;
+        if handles.len() * 2 <= self.limits.open_max as usize {
+            let ready: Vec<FileId> =
+                self.ready_files().map(|(file, _)| file).take(FILE_CLASSES * 2).collect();
+            for file in ready {
+                handles.get(file, ops);
+            }
         }
-        let ready: Vec<FileId> = self.ready_files().map(|(file, _)| file).take(FILE_CLASSES * 2).collect();
-        for file in ready {
-            handles.get(file, ops);
-        }
+        made
     }
 
     /// The end of an opening. A file whose opening failed is forgotten, the next start finds it; returns whether it was to
@@ -260,6 +275,7 @@ impl Pool {
                 self.filling.take_if(|f| *f == file);
                 if created {
                     self.full = Some(fault.clone());
+                    self.held = true;
                 }
                 created
             }
@@ -314,10 +330,15 @@ impl Pool {
         self.full.as_ref()
     }
 
+    /// Whether it waits for a [`Pool::retry`].
+    pub(crate) fn is_held(&self) -> bool {
+        self.held
+    }
+
     /// Room may have been made on the drive: try again.
     pub(crate) fn retry(&mut self) {
         self.look = true;
-        self.full = None;
+        self.held = false;
     }
 
     /// Files ready for use.
@@ -358,16 +379,21 @@ impl Pool {
             .map(|(file, _)| file)
     }
 
-    fn create_next(&mut self, handles: &mut Handles, ops: &mut Vec<Op>) {
-        if self.creating.is_some() || self.full.is_some() || self.next >= ALLOCATED {
-            return;
+    fn create_next(&mut self, handles: &mut Handles, ops: &mut Vec<Op>) -> Option<u64> {
+        if self.creating.is_some() || self.held || self.next >= ALLOCATED {
+            return None;
         }
         let mut have = [0; FILE_CLASSES];
         for spare in self.spares.values().filter(|spare| spare.bytes > 0) {
             have[self.class_of(spare.bytes)] += 1;
         }
-        let short = (0..FILE_CLASSES).filter(|c| have[*c] < self.wanted[*c]);
-        let Some(class) = short.max_by_key(|c| (self.missed[*c], FILE_CLASSES - c)) else { return };
+        // What somebody waits for was accepted already: it may go below the floor, with the smallest file.
+        let may_be_made = |c: &usize| *c < self.fitting || (*c == 0 && self.missed[0]);
+        let short = (0..FILE_CLASSES).filter(|c| have[*c] < self.wanted[*c]).filter(may_be_made);
+        let Some(class) = short.max_by_key(|c| (self.missed[*c], FILE_CLASSES - c)) else {
+            self.full = None;
+            return None;
+        };
         let kind = if self.missed[class] { ALLOCATED } else { 0 };
         let file = FileId::new(self.journal, self.next | kind);
         let bytes = self.limits.classes[class];
@@ -375,6 +401,7 @@ impl Pool {
         self.creating = Some(file);
         self.spares.insert(file, Spare { bytes, stage: Stage::Creating });
         handles.create(file, bytes, ops);
+        Some(bytes)
     }
 
     fn fill_next(&mut self, handles: &mut Handles, ops: &mut Vec<Op>) {

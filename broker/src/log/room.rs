@@ -1,10 +1,10 @@
-//! How much ring and memory there is for what, and who has to leave memory when it runs low.
+//! How much ring, memory and drive there is for what, and who has to leave memory when it runs low.
 
 use tidegate_protocol::api::credit::Reason;
 use tidegate_protocol::ids::TopicPartition;
-use tidegate_reactor::op::Fault;
 
-use super::answer::{AppendRefused, Room};
+use super::answer::{AppendRefused, Outcome, Room};
+use super::notice::{Notice, Shortage};
 use super::{Condition, Logs};
 
 impl Logs {
@@ -19,19 +19,51 @@ impl Logs {
                 return Room { bytes: self.memory_high() as u64, reason: Reason::None };
             }
         }
-        let is_full = self.segments.full().is_some_and(Fault::is_full);
-        if self.ring_room() < self.limits.frame_bytes_max as u64 / 4 {
-            return none(if is_full { Reason::DiskFull } else { Reason::Disk });
+        if self.shortage.is_some() {
+            return none(Reason::DiskFull);
+        }
+        if self.ring_is_full() {
+            return none(Reason::Disk);
         }
         // The tail may grow to its share whatever is promised now.
         let used = self.memory_used().max(self.tail_share());
         let bytes = self.memory_high().saturating_sub(used) as u64;
+        let is_full = self.segments.full().is_some();
         let reason = match bytes < self.limits.memory_bytes as u64 / 8 {
             true if is_full => Reason::DiskFull,
             true => Reason::Memory,
             false => Reason::None,
         };
         Room { bytes, reason }
+    }
+
+    /// Whether the ring has too little room for what producers may send at once.
+    fn ring_is_full(&self) -> bool {
+        self.ring_room() < self.limits.frame_bytes_max as u64 / 4
+    }
+
+    /// Why the drive has no room for what producers send, if so.
+    pub fn shortage(&self) -> Option<&Shortage> {
+        self.shortage.as_ref()
+    }
+
+    /// Whether produce is refused for want of room on the drive. A full ring alone is no reason: what is appended waits in
+    /// memory until frames are free again. With it a file that cannot be made is one, until one can be made again.
+    pub(super) fn watch_room(&mut self) {
+        if !matches!(self.condition, Condition::Serving) {
+            return;
+        }
+        let shortage = self.segments.below_floor().or_else(|| {
+            let hopeless = self.shortage.is_some() || self.ring_is_full();
+            self.segments.full().filter(|_| hopeless).cloned().map(Shortage::NoFile)
+        });
+        let notice = match (&self.shortage, &shortage) {
+            (None, Some(shortage)) => Some(Notice::ProduceRefused(shortage.clone())),
+            (Some(_), None) => Some(Notice::ProduceTaken),
+            (None, None) | (Some(_), Some(_)) => None,
+        };
+        self.outcomes.extend(notice.map(Outcome::Notice));
+        self.shortage = shortage;
     }
 
     /// Bytes of frames that produce may still fill, so that trims, internal logs and carrying keep their reserve.
@@ -53,9 +85,8 @@ impl Logs {
         if log.topic.is_internal() {
             return Ok(());
         }
-        // A full ring is no reason: what is appended waits in memory until frames are free again. A full drive is.
-        if self.ring_room() == 0 && self.segments.full().is_some_and(Fault::is_full) {
-            return Err(AppendRefused::DiskFull);
+        if let Some(shortage) = &self.shortage {
+            return Err(AppendRefused::DiskFull(shortage.clone()));
         }
         let memory = self.limits.memory_bytes.saturating_sub(self.memory_used());
         if bytes > memory {

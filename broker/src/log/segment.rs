@@ -13,9 +13,11 @@ use tidegate_reactor::op::{Event, Fault, File, Now, Op, Tag};
 
 use super::file_table::FileTable;
 use super::handles::{FILE_SPACE, Handles};
+use super::notice::Shortage;
 use super::pool::Pool;
 pub use super::pool::{ALLOCATED, Purpose};
 use super::retention::Piece;
+use super::space::Space;
 use crate::datadir;
 use crate::limits::FileLimits;
 use crate::mutants::{self, Mutant};
@@ -90,6 +92,7 @@ pub struct Segments {
     pub(super) table: FileTable,
     pub(super) handles: Handles,
     pool: Pool,
+    space: Space,
     config: SegmentsConfig,
     /// Ops that came up between two turns.
     queued: Vec<Op>,
@@ -115,6 +118,7 @@ impl Segments {
             table: FileTable::default(),
             handles: Handles::new(config.root.clone(), config.limits.open_max),
             pool: Pool::new(config.limits, config.journal),
+            space: Space::new(config.limits, config.root.clone()),
             config,
             queued: Vec::new(),
             retry_at_ns: None,
@@ -322,6 +326,11 @@ impl Segments {
         self.pool.full()
     }
 
+    /// That the drive's free space is below the floor, if so.
+    pub fn below_floor(&self) -> Option<Shortage> {
+        self.space.shortage()
+    }
+
     /// The end of a turn: goes on with making, filling, opening and closing files.
     pub fn pump(&mut self, now: Now, ops: &mut Vec<Op>) {
         if self.upkeep == Upkeep::Running {
@@ -338,12 +347,16 @@ impl Segments {
 
     /// Whether no op of its own is under way.
     pub fn is_idle(&self) -> bool {
-        self.pool.is_idle() && self.handles.all_at_rest() && self.removing == 0 && self.queued.is_empty()
+        self.pool.is_idle()
+            && self.space.is_idle()
+            && self.handles.all_at_rest()
+            && self.removing == 0
+            && self.queued.is_empty()
     }
 
     fn keep_up(&mut self, now: Now, ops: &mut Vec<Op>) {
         const RETRY_NS: u64 = 1_000_000_000;
-        match (self.pool.full().is_some(), self.retry_at_ns) {
+        match (self.pool.is_held(), self.retry_at_ns) {
             (true, None) => {
                 let at_ns = now.mono_ns + RETRY_NS;
                 self.retry_at_ns = Some(at_ns);
@@ -355,11 +368,15 @@ impl Segments {
             }
             _ => {}
         }
-        self.pool.pump(&mut self.handles, ops);
+        self.space.pump(now, ops);
+        self.pool.set_fitting(self.space.classes_that_fit());
+        if let Some(bytes) = self.pool.pump(&mut self.handles, ops) {
+            self.space.spend(bytes);
+        }
     }
 
     /// Takes in what the drive did with a data file or for the pool; none of a run's own events.
-    pub fn on_event(&mut self, _now: Now, event: Event, ops: &mut Vec<Op>) {
+    pub fn on_event(&mut self, now: Now, event: Event, ops: &mut Vec<Op>) {
         match event {
             Event::Opened { file: io, result } => {
                 let file = self.handles.on_opened(io, &result);
@@ -388,6 +405,7 @@ impl Segments {
             }
             // What could not be made was perhaps never there.
             Event::Removed { .. } => self.removing -= 1,
+            Event::FreeSpace { result, .. } => self.space.on_answer(now, result, ops),
             Event::Timer { .. } => {}
             other => panic!("not an event of data files: {other:?}"),
         }
@@ -410,14 +428,16 @@ impl Segments {
     /// Counters and gauges by name.
     pub fn stats(&self) -> Vec<(&'static str, i64)> {
         let entries = self.table.iter().filter_map(|(_, data)| data.segment.as_ref());
-        vec![
+        let mut stats = vec![
             ("index_entries", entries.map(|segment| segment.index.len() as i64).sum()),
             ("files_open", self.handles.len() as i64),
             ("files_ready", self.pool.ready_count() as i64),
             ("files_spare", self.pool.spare_count() as i64),
             ("files_zero_filled", self.pool.zero_filled as i64),
             ("files_with_own_flush", self.pool.handed_out_allocated as i64),
-        ]
+        ];
+        stats.extend(self.space.free_bytes().map(|bytes| ("drive_free_bytes", bytes as i64)));
+        stats
     }
 
     /// Asserts the invariants.
@@ -458,6 +478,7 @@ mod tests {
     use std::path::Path;
 
     use tidegate_protocol::ids::{PartitionId, TopicId};
+    use tidegate_reactor::op::FreeSpace;
 
     use super::*;
     use crate::limits::FILE_CLASSES;
@@ -481,6 +502,8 @@ mod tests {
             read_bytes_max: 64 << 10,
             reads_max: 2,
             reads_waiting_max: 4,
+            floor_bytes: Some(256 * KIB),
+            space_look_ns: 1_000_000_000,
         };
         SegmentsConfig { root: "/data".into(), journal: JournalId(1), reach: FlushReach::AllFiles, limits }
     }
@@ -711,6 +734,45 @@ mod tests {
             shard.drive.disk.names().iter().all(|n| shard.drive.disk.len_of(n) >= 32 << 10),
             "no half-made file"
         );
+    }
+
+    #[test]
+    fn below_the_floor_no_file_is_made_ahead_but_what_was_accepted_gets_small_ones() {
+        let mut shard = Shard::new();
+        shard.drive.disk.space = Some(FreeSpace { free_bytes: 256 * KIB, total_bytes: 1 << 30 });
+        shard.drive.pass(1_000_000_000);
+        shard.settle();
+        let before = shard.drive.disk.names().len();
+        let mut sizes = Vec::new();
+        for _ in 0..40 {
+            if let Some(place) = shard.put(log(1), Purpose::Settling)
+                && place.assign.is_some()
+            {
+                sizes.push(shard.segments.table.get(place.file).unwrap().bytes);
+            }
+            shard.settle();
+        }
+        assert!(sizes.len() > 8, "{sizes:?}");
+        assert!(sizes.iter().all(|size| *size == CLASSES[0]), "{sizes:?}");
+        let made = shard.drive.disk.names().len() - before;
+        // One may be on its way when the log that waited has found another.
+        assert!(made <= sizes.len() + 1, "{made} files made for {} that were taken", sizes.len());
+    }
+
+    #[test]
+    fn a_file_that_would_not_leave_the_floor_free_is_not_made() {
+        let mut shard = Shard::new();
+        // Room for one of 128 KiB, not for one of 256 KiB.
+        shard.drive.disk.space = Some(FreeSpace { free_bytes: 500 * KIB, total_bytes: 1 << 30 });
+        let mut largest = 0;
+        for _ in 0..60 {
+            shard.drive.pass(1_000_000_000);
+            shard.settle();
+            if let Some(place) = shard.put(log(1), Purpose::Settling) {
+                largest = largest.max(shard.segments.table.get(place.file).unwrap().bytes);
+            }
+        }
+        assert_eq!(largest, CLASSES[2]);
     }
 
     #[test]

@@ -15,10 +15,11 @@ use tidegate_protocol::ids::{
 };
 use tidegate_reactor::buffer::View;
 use tidegate_reactor::disk::Disk;
-use tidegate_reactor::op::{Fault, Op};
+use tidegate_reactor::op::{Fault, FreeSpace, Op};
 
 use super::answer::{AppendRefused, Appended, IncomingBatch, Outcome, ReadStart};
 use super::flush_rule::FlushRule;
+use super::notice::{Notice, Shortage};
 use super::{LogOptions, Logs, OpenError, ShardBoot, journal};
 use crate::limits::{FileLimits, Limits};
 use crate::testdisk::TestDrive;
@@ -715,4 +716,73 @@ fn a_file_that_a_cycle_asks_for_in_vain_is_on_its_way_when_the_turn_ends() {
     bench.logs.pump(bench.drive.now(), &mut ops);
     let opens = |op: &Op| matches!(op, Op::Open { path, .. } if path.starts_with("/d/files"));
     assert!(bench.logs.segments.is_open_for(log(0)) || ops.iter().any(opens), "{ops:?}");
+}
+
+fn notices(bench: &Bench) -> Vec<&Notice> {
+    let all = bench.outcomes.iter();
+    all.filter_map(|o| if let Outcome::Notice(notice) = o { Some(notice) } else { None }).collect()
+}
+
+#[test]
+fn below_the_floor_produce_is_refused_and_all_else_goes_on_until_there_is_room_again() {
+    const MIB: u64 = 1 << 20;
+    let space = |free_bytes| Some(FreeSpace { free_bytes, total_bytes: 100 * MIB });
+    let files = FileLimits { floor_bytes: Some(MIB), ..LIMITS.files };
+    let mut bench = Bench::with_logs(Limits { files, ..LIMITS }, 2);
+    bench.drive.disk.space = space(10 * MIB);
+    let mut bench = started(bench);
+    bench.append(log(0), batch(1, 3_000, BatchOrigin::NONE, 1)).expect("it is taken");
+    bench.settle();
+    assert_eq!(notices(&bench), Vec::<&Notice>::new());
+
+    bench.drive.disk.space = space(MIB);
+    bench.drive.pass(1_000_000_000);
+    bench.settle();
+    let refused = bench.append(log(1), batch(1, 100, BatchOrigin::NONE, 2)).unwrap_err();
+    let needed_bytes = MIB + MIB / 4;
+    let shortage = Shortage::BelowFloor { free_bytes: MIB, needed_bytes };
+    assert_eq!(refused, AppendRefused::DiskFull(shortage.clone()));
+    assert_eq!(bench.logs.room().bytes, 0);
+    let internal = TopicPartition { topic: TopicId::METADATA, partition: PartitionId(0) };
+    bench.logs.create(internal, OPTIONS).expect("it is taken");
+    bench.append(internal, batch(1, 100, BatchOrigin::NONE, 3)).expect("it is taken");
+    bench.logs.trim(log(0), Offset(1)).expect("it is taken");
+    bench.settle();
+    assert_eq!(bench.durable[&internal], Offset(1), "commits go on");
+    assert!(bench.outcomes.iter().any(|o| matches!(o, Outcome::Trimmed { .. })), "trims go on");
+
+    bench.drive.disk.space = space(needed_bytes);
+    bench.drive.pass(1_000_000_000);
+    bench.settle();
+    bench.append(log(1), batch(1, 100, BatchOrigin::NONE, 4)).expect("it is taken");
+    assert_eq!(notices(&bench), [&Notice::ProduceRefused(shortage), &Notice::ProduceTaken]);
+}
+
+#[test]
+fn a_full_drive_stops_produce_once_the_ring_is_full_too_and_is_told_once() {
+    let mut bench = Bench::with_logs(LIMITS, 40);
+    bench.drive.full = true;
+    let mut bench = started(bench);
+    let mut salt = 0;
+    let refused = loop {
+        salt += 1;
+        assert!(salt < 10_000, "a ring without data files takes no end of records");
+        match bench.append(log(salt % 40), batch(1, 3_000, BatchOrigin::NONE, salt as u64)) {
+            Ok(_) | Err(AppendRefused::NoRoom { .. }) => bench.settle(),
+            Err(other) => break other,
+        }
+        // Between two tries to make a file nothing begins or ends.
+        bench.drive.pass(100_000_000);
+    };
+    assert!(matches!(refused, AppendRefused::DiskFull(Shortage::NoFile(_))), "{refused:?}");
+    for _ in 0..5 {
+        bench.drive.pass(1_000_000_000);
+        bench.settle();
+    }
+    assert_eq!(notices(&bench).len(), 1, "{:?}", notices(&bench));
+    bench.drive.full = false;
+    bench.drive.pass(1_000_000_000);
+    bench.settle();
+    bench.append(log(0), batch(1, 3_000, BatchOrigin::NONE, 0)).expect("it is taken");
+    assert_eq!(notices(&bench)[1..], [&Notice::ProduceTaken]);
 }

@@ -22,6 +22,7 @@ use super::connection::ConnectionId;
 use super::produce::IfNoRoom;
 use super::reply::Refusal;
 use super::{Phase, Shard};
+use crate::log::notice::Notice;
 
 /// From the control threads to a shard, in the letter of an `Event::Order`.
 #[derive(Debug)]
@@ -44,6 +45,13 @@ pub enum Report {
         shard: ShardId,
         /// Why, and what to do.
         cause: String,
+    },
+    /// Something has begun or ended that an operator should know.
+    Notice {
+        /// Of which shard.
+        shard: ShardId,
+        /// What.
+        notice: Notice,
     },
 }
 

@@ -326,7 +326,8 @@ impl Shard {
             | Event::Read { .. }
             | Event::Written { .. }
             | Event::Flushed { .. }
-            | Event::Removed { .. } => unreachable!("only the logs have files"),
+            | Event::Removed { .. }
+            | Event::FreeSpace { .. } => unreachable!("only the logs have files"),
         }
     }
 
@@ -401,6 +402,9 @@ impl Shard {
                     self.offsets_faulted(log, from, &fault, ops);
                 }
                 Outcome::Unknown { log, from, fault } => self.produce_faulted(log, from, &fault, ops),
+                Outcome::Notice(notice) => {
+                    ops.push(Op::Report { letter: Box::new(Report::Notice { shard: self.me, notice }) });
+                }
                 Outcome::Trimmed { log, start } => self.trimmed(log, start, ops),
                 Outcome::ReadDone { ticket, result } => self.read_done(ticket, result),
                 Outcome::FindDone { ticket, result } => {

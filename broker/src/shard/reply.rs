@@ -21,6 +21,7 @@ use tidegate_reactor::op::Fault;
 use super::Shard;
 use super::connection::ConnectionId;
 use super::mail::Answer;
+use crate::log::notice::Shortage;
 use crate::log::{AppendRefused, CreateRefused, ReadRefused, TrimRefused};
 
 /// Why a request is not done.
@@ -47,7 +48,7 @@ pub(super) enum Refusal {
     CreditUnused { idle: IdleHolder, patience: Patience },
     Limit { what: &'static str, limit: u64, current: u64 },
     NoRoom { reason: Reason, wanted: u64, room: u64 },
-    DiskFull,
+    DiskFull(Shortage),
     DurabilityNotAvailable,
     UnknownOutcome { log: TopicPartition, from: Offset, fault: Fault },
     Stopped { from: Offset, fault: Fault },
@@ -154,10 +155,7 @@ impl Refusal {
                 error(ErrorCode::LimitReached, "too many reads from the drive are under way".to_owned())
                     .hint("try again in a moment")
             }
-            Refusal::DiskFull => {
-                error(ErrorCode::DiskFull, "the drive that holds the data directory is full".to_owned())
-                    .hint("free space, shorten retention or delete records; produce goes on by itself then")
-            }
+            Refusal::DiskFull(shortage) => disk_full(shortage),
             Refusal::DurabilityNotAvailable => durability_not_available(),
             Refusal::UnknownOutcome { log, from, fault } => unknown_outcome(*log, *from, fault),
             Refusal::Stopped { from, fault } => stopped(*from, fault),
@@ -358,6 +356,19 @@ fn place(log: TopicPartition) -> String {
     format!("partition {} of topic {}", log.partition, log.topic)
 }
 
+fn disk_full(shortage: &Shortage) -> ErrorBody {
+    let body = error(ErrorCode::DiskFull, shortage.to_string());
+    match shortage {
+        Shortage::BelowFloor { free_bytes, needed_bytes } => body
+            .limited("bytes free on the drive, at least", to_i64(*needed_bytes), to_i64(*free_bytes))
+            .hint(
+                "free space, shorten retention or delete topics; produce goes on by itself then. The broker's \
+                 free_space_floor sets the limit",
+            ),
+        Shortage::NoFile(_) => body.hint("free space, shorten retention or delete topics; produce goes on by itself then"),
+    }
+}
+
 fn to_i64(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -389,7 +400,7 @@ impl From<AppendRefused> for Refusal {
             }
             AppendRefused::Producer(refusal) => Refusal::Producer(refusal),
             AppendRefused::NoRoom { reason, wanted, room } => Refusal::NoRoom { reason, wanted, room },
-            AppendRefused::DiskFull => Refusal::DiskFull,
+            AppendRefused::DiskFull(shortage) => Refusal::DiskFull(shortage),
             AppendRefused::Unknown { from, fault } => Refusal::Stopped { from, fault },
             AppendRefused::ReadOnly { cause } => Refusal::ReadOnly { cause },
         }

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use tidegate_reactor::buffer::{BLOCK, Buffer, View};
-use tidegate_reactor::op::{Fault, OpenHow};
+use tidegate_reactor::op::{Fault, FreeSpace, OpenHow};
 
 use super::random::Random;
 
@@ -57,6 +57,8 @@ pub struct FaultRates {
     pub read_error: u32,
     /// A file cannot be created for want of space.
     pub full: u32,
+    /// Somebody else has taken all free space but a little when it is asked for, and gives it back.
+    pub low_space: u32,
 }
 
 /// What has been tried on the drive, to tell whether a run was interesting.
@@ -72,6 +74,7 @@ pub struct Coverage {
     pub flush_errors: u64,
     pub creates: u64,
     pub full: u64,
+    pub low_space: u64,
     pub removes: u64,
     pub kills: u64,
     pub power_losses: u64,
@@ -95,6 +98,7 @@ impl Coverage {
         self.flush_errors += other.flush_errors;
         self.creates += other.creates;
         self.full += other.full;
+        self.low_space += other.low_space;
         self.removes += other.removes;
         self.kills += other.kills;
         self.power_losses += other.power_losses;
@@ -349,6 +353,16 @@ impl VirtualDisk {
             Some(_) => Ok(()),
             None => Err(fault(format!("remove {}", path.display()), ENOENT)),
         }
+    }
+
+    /// The room that there is now.
+    pub fn free_space(&mut self) -> FreeSpace {
+        let mut free_bytes = self.capacity - self.used();
+        if self.random.chance(self.faults.low_space) {
+            self.coverage.low_space += 1;
+            free_bytes = free_bytes.min(self.random.below(2 << 20));
+        }
+        FreeSpace { free_bytes, total_bytes: self.capacity }
     }
 
     /// Reads what a read that ends now sees; short at the end of the file.

@@ -175,8 +175,11 @@ fn every_fault_kind_occurs_when_its_rate_says_so() {
         flush_error: 200_000,
         read_error: 200_000,
         full: 1_000_000,
+        low_space: 200_000,
     };
     for _ in 0..100 {
+        let space = disk.free_space();
+        assert!(space.free_bytes <= space.total_bytes);
         let ticket = disk.begin_write(a, 0, View::copy_of(&[7; 4 * BLOCK]));
         if let Ok(done) = disk.end_write(ticket) {
             assert!(done.is_multiple_of(BLOCK) && done > 0);
@@ -190,4 +193,5 @@ fn every_fault_kind_occurs_when_its_rate_says_so() {
     let seen = disk.coverage();
     assert!(seen.write_errors > 5 && seen.short_writes > 5 && seen.flush_errors > 5 && seen.read_errors > 5);
     assert_eq!(seen.full, 1);
+    assert!(seen.low_space > 5);
 }

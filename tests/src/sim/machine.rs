@@ -65,6 +65,8 @@ impl Shape {
                 read_bytes_max: random.pick(&[16, 64, 256]) << 10,
                 reads_max: 4,
                 reads_waiting_max: 20,
+                floor_bytes: random.pick(&[None, Some(0), Some(1 << 20)]),
+                space_look_ns: random.pick(&[5_000_000, 200_000_000]),
             },
             mark_after_ns: 10_000_000,
             mark_flush_after_ns: 1_000_000_000,

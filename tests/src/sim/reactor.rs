@@ -146,6 +146,10 @@ enum Due {
         ticket: Ticket,
         tag: Tag,
     },
+    FreeSpace {
+        shard: usize,
+        tag: Tag,
+    },
     Event {
         shard: usize,
         event: Event,
@@ -342,6 +346,10 @@ impl World {
                 let time = self.transfer_ns();
                 self.after(time, Due::Removed { shard, ticket, tag });
             }
+            Op::FreeSpace { tag, .. } => {
+                let time = self.transfer_ns();
+                self.after(time, Due::FreeSpace { shard, tag });
+            }
             Op::Timer { at_ns, tag } => {
                 self.note("timer", "", &[("at", at_ns), ("tag", tag.0)]);
                 let late = self.random.between(0, 60_000);
@@ -441,6 +449,10 @@ impl World {
                 self.soon(Due::Event { shard: from, event });
             }
             Due::Event { shard, event } => self.post(shard, event),
+            Due::FreeSpace { shard, tag } => {
+                let result = Ok(self.disk.free_space());
+                self.post(shard, Event::FreeSpace { tag, result });
+            }
             Due::Timers { shard } => {
                 let now = self.clock.now().mono_ns;
                 while let Some(entry) = self.seats[shard].timers.first_entry()

@@ -433,7 +433,8 @@ impl Run {
 
 impl FaultRates {
     fn any(&self) -> bool {
-        self.write_error + self.short_write + self.flush_error + self.read_error + self.full > 0
+        self.write_error + self.short_write + self.flush_error + self.read_error + self.full + self.low_space
+            > 0
     }
 }
 
@@ -446,6 +447,7 @@ fn faults(random: &mut Random) -> FaultRates {
         flush_error: rate(2_000),
         read_error: rate(10_000),
         full: rate(300_000),
+        low_space: rate(300_000),
     }
 }
 

@@ -71,6 +71,10 @@ impl Trace {
                 note("flushed", "", &[index, ("file", file.0), ("tag", tag.0), ok(result)]);
             }
             Event::Removed { tag, result } => note("removed", "", &[index, ("tag", tag.0), ok(result)]),
+            Event::FreeSpace { tag, result } => {
+                let free = result.as_ref().map_or(0, |space| space.free_bytes);
+                note("free space", "", &[index, ("tag", tag.0), ("bytes", free)]);
+            }
             Event::Timer { tag } => note("timer fires", "", &[index, ("tag", tag.0)]),
             Event::Accepted { socket } => note("accepted", "", &[index, ("socket", socket.0)]),
             Event::Arrived { socket, .. } => note("arrived", "", &[index, ("socket", socket.0)]),

@@ -277,7 +277,7 @@ impl LogsTurn {
                     let (log, from) = state.reading.remove(&ticket).expect("a read that was asked for");
                     self.read_done(state, log, from, result);
                 }
-                Outcome::FindDone { .. } => {}
+                Outcome::FindDone { .. } | Outcome::Notice(_) => {}
             }
         }
     }
@@ -452,7 +452,11 @@ impl LogsTurn {
                 state.truth.counts.refused += 1;
             }
             Err(AppendRefused::NoRoom { .. }) => state.no_room += 1,
-            Err(AppendRefused::DiskFull | AppendRefused::Unknown { .. }) => {
+            Err(AppendRefused::DiskFull(_)) => {
+                assert!(state.faults_injected, "{log:?}: the drive has room");
+                state.no_room += 1;
+            }
+            Err(AppendRefused::Unknown { .. }) => {
                 assert!(state.faults_injected, "{log:?}: an append was refused without a fault");
                 state.halted = true;
             }

@@ -27,6 +27,7 @@ use glommio::timer::sleep;
 use super::{Completion, Done, Shard};
 use crate::buffer::{BLOCK, Buffer, View};
 use crate::device::FlushTicket;
+use crate::facts::free_space;
 use crate::file::{FileFault, create_allocated, nameless_block, parent, remove};
 use crate::net;
 use crate::op::{Event, Fault, File, Op, OpenHow, Socket, Tag};
@@ -382,6 +383,14 @@ impl Shard {
                 self.spawn(async move {
                     let result = counted(&flushes, shard, move || remove(&path)).await;
                     Completion::Event(Event::Removed { tag, result })
+                });
+            }
+            Op::FreeSpace { path, tag } => {
+                self.spawn(async move {
+                    let look =
+                        move || free_space(&path).map_err(|e| Fault::io("look for free space in", &path, &e));
+                    let result = glommio::executor().spawn_blocking(look).await;
+                    Completion::Event(Event::FreeSpace { tag, result })
                 });
             }
             other => unreachable!("{other:?} is no op on a file"),

@@ -40,7 +40,9 @@ use tidegate_protocol::ids::{
 };
 use tidegate_reactor::buffer::Buffer;
 use tidegate_reactor::disk::{Disk, DiskFile};
-use tidegate_reactor::op::{Event, Fault, File, Loop, Now, Op, OpenHow, ShardIndex, Socket, Tag, Turn};
+use tidegate_reactor::op::{
+    Event, Fault, File, FreeSpace, Loop, Now, Op, OpenHow, ShardIndex, Socket, Tag, Turn,
+};
 
 use super::{Order, Report, Shard, ShardLimits, ShardParts, Storage};
 use crate::limits::Limits;
@@ -218,7 +220,8 @@ impl Node {
             | Op::Read { .. }
             | Op::Write { .. }
             | Op::Flush { .. }
-            | Op::Remove { .. } => {
+            | Op::Remove { .. }
+            | Op::FreeSpace { .. } => {
                 let event = core.on_disk(&mut self.disk, op);
                 core.events.push(event);
             }
@@ -302,6 +305,10 @@ impl Core {
             }
             Op::Flush { file, tag } => Event::Flushed { file, tag, result: disk.flush(self.files[&file]) },
             Op::Remove { path, tag } => Event::Removed { tag, result: disk.remove(&path) },
+            Op::FreeSpace { tag, .. } => {
+                let result = disk.space.ok_or(Fault { what: "look for free space".to_owned(), errno: 5 });
+                Event::FreeSpace { tag, result }
+            }
             other => panic!("{other:?} is no op of files"),
         }
     }

@@ -326,3 +326,30 @@ fn a_produce_for_another_shard_is_one_letter_there_and_one_back() {
         client.refused(&mut node, |c, out| subscribe_request(1, log(topic, there), 0, 9).encode(c, out));
     assert_eq!((error.code, error.limit), (Ok(ErrorCode::WrongShard), 1));
 }
+
+#[test]
+fn below_the_floor_a_produce_is_told_what_is_needed_and_the_operator_hears_once_of_each_change() {
+    let mut node = Node::new(1);
+    let mut client = node.connect(None);
+    let topic = node.create(&mut client, "t", 1, &[]);
+    let told = node.shards[0].reports.len();
+    client.credit(&mut node, 1 << 20);
+    node.disk.space = Some(FreeSpace { free_bytes: 5 << 20, total_bytes: 1 << 40 });
+    node.pass(1_000);
+    for _ in 0..2 {
+        client.produce(&mut node, log(topic, 0), Acks::Leader, &records(1));
+        node.settle();
+        let error = client.produced(&mut node).unwrap_err();
+        let (needed, free) = ((1 << 30) + (1 << 28), 5 << 20);
+        assert_eq!((error.code, error.limit, error.current), (Ok(ErrorCode::DiskFull), needed, free));
+        assert!(error.cause.contains("5 MiB free") && error.hint.contains("free_space_floor"), "{error}");
+    }
+    node.disk.space = Some(FreeSpace { free_bytes: 2 << 30, total_bytes: 1 << 40 });
+    node.pass(1_000);
+    client.produce(&mut node, log(topic, 0), Acks::Leader, &records(1));
+    node.settle();
+    assert_eq!(client.produced(&mut node).map(|reply| reply.base_offset), Ok(Offset(0)));
+    let reports = &node.shards[0].reports[told..];
+    assert_eq!(reports.len(), 2, "{reports:?}");
+    assert!(reports[0].contains("ProduceRefused") && reports[1].contains("ProduceTaken"), "{reports:?}");
+}

@@ -1,0 +1,65 @@
+//! What an operator is told of a shard's logs when it begins and when it ends, one line each.
+
+use std::fmt;
+
+use tidegate_reactor::op::Fault;
+
+/// Why the drive has no room for what producers send. Reads, commits, deletes and trims go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// Its free space is below the floor.
+    BelowFloor {
+        /// Bytes that are free.
+        free_bytes: u64,
+        /// Bytes with which produce goes on.
+        needed_bytes: u64,
+    },
+    /// No data file can be made, and the journal is full.
+    NoFile(Fault),
+}
+
+/// Something that begins or ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// Produce is refused from now on.
+    ProduceRefused(Shortage),
+    /// There is room again.
+    ProduceTaken,
+}
+
+impl Notice {
+    /// Whether something is not as it should be from now on.
+    pub fn is_trouble(&self) -> bool {
+        match self {
+            Notice::ProduceRefused(_) => true,
+            Notice::ProduceTaken => false,
+        }
+    }
+}
+
+impl fmt::Display for Shortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Shortage::BelowFloor { free_bytes, needed_bytes } => write!(
+                f,
+                "the drive that holds the data directory has {} MiB free and produce needs {} MiB",
+                free_bytes >> 20,
+                needed_bytes >> 20
+            ),
+            Shortage::NoFile(fault) => write!(f, "the drive takes no further data file: {fault}"),
+        }
+    }
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Notice::ProduceRefused(shortage) => write!(
+                f,
+                "produce is refused: {shortage}; reads, commits, deletes and trims go on; free space, shorten retention or \
+                 delete topics, and produce goes on by itself (the limit: --free-space-floor)"
+            ),
+            Notice::ProduceTaken => f.write_str("produce is taken again: the drive has room"),
+        }
+    }
+}
