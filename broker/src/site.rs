@@ -8,6 +8,7 @@ use tidegate_protocol::disk::superblock::SHARDS_MAX;
 use tidegate_protocol::ids::{ClusterId, Incarnation, JournalId, NodeId};
 use tidegate_reactor::disk::StdDisk;
 use tidegate_reactor::facts::{DirLock, LockError, StorageFacts};
+use tidegate_reactor::probe::ZeroFill;
 use tidegate_reactor::{cpu, probe};
 
 use crate::config::{Config, Shards, Volatile};
@@ -167,6 +168,10 @@ impl Site {
             FlushRule::OneFlush | FlushRule::OwnFlush { .. } => "disk: acks=1 survives a power loss",
             FlushRule::MemoryOnly { .. } => "memory: nothing survives a power loss",
         };
+        let zero_fill = match probe::zero_fill(&self.root) {
+            ZeroFill::ByDrive => "by the drive (FALLOC_FL_WRITE_ZEROES)",
+            ZeroFill::Written => "written by the broker: the drive or the kernel offers nothing better",
+        };
         let data_dir = fs::canonicalize(&self.root).unwrap_or_else(|_| self.root.clone());
         let cores: Vec<String> = cpu::allowed().iter().map(usize::to_string).collect();
         [
@@ -174,6 +179,7 @@ impl Site {
             ("data_dir", data_dir.display().to_string()),
             ("filesystem", self.storage.filesystem.name().to_owned()),
             ("flush_rule", self.rule.to_string()),
+            ("zero_fill", zero_fill.to_owned()),
             ("durability", durability.to_owned()),
             ("shards", self.journals().len().to_string()),
             ("cores", cores.join(",")),

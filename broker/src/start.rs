@@ -30,7 +30,7 @@ use crate::unit::{self, Told, UnitPlan};
 pub struct Running {
     /// Where clients connect.
     pub addr: SocketAddr,
-    /// What a person wants to know about it: `version`, `data_dir`, `filesystem`, `flush_rule`, `durability`, `shards`, `cores`,
+    /// What a person wants to know about it: `version`, `data_dir`, `filesystem`, `flush_rule`, `zero_fill`, `durability`, `shards`, `cores`,
     /// `listen`, `reactor`.
     pub facts: Vec<(String, String)>,
     site: Site,

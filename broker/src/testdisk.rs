@@ -287,7 +287,7 @@ impl TestDrive {
     /// The power fails: some of the writes under way have reached the drive, and it loses what was not flushed.
     pub(crate) fn power_loss(&mut self, seed: u64) {
         let ops = std::mem::take(&mut self.under_way);
-        let writes = ops.into_iter().filter(|op| matches!(op, Op::Write { .. }));
+        let writes = ops.into_iter().filter(|op| matches!(op, Op::Write { .. } | Op::Zero { .. }));
         for (i, write) in writes.enumerate() {
             if (seed >> (i % 60)) & 1 == 1 {
                 self.one(write);
@@ -331,6 +331,11 @@ impl TestDrive {
                 };
                 let result = self.disk.write(self.open[&file], at, &Buffer::copy_of(&data));
                 Event::Written { file, tag, result: result.map(|()| data.len()) }
+            }
+            Op::Zero { file, at, len, tag } => {
+                let zeros = Buffer::copy_of(&vec![0; len]);
+                let result = self.disk.write(self.open[&file], at, &zeros).map(|()| len);
+                Event::Written { file, tag, result }
             }
             Op::Flush { file, tag } => {
                 Event::Flushed { file, tag, result: self.disk.flush(self.open[&file]) }

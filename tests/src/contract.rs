@@ -58,6 +58,7 @@ macro_rules! contract_tests {
             timers_end_in_order_of_time_and_never_early
             what_is_written_and_flushed_is_read_back
             many_writes_under_way_end_once_each
+            a_range_is_filled_with_zeros_and_its_neighbours_stay
             errors_of_files_are_events
             free_space_is_that_of_the_filesystem
             orders_and_reports_pass_unopened
@@ -589,6 +590,27 @@ pub fn many_writes_under_way_end_once_each(world: &mut dyn World) {
         Loop::Continue
     };
     run_one(world, machine(turn), vec![]);
+}
+
+/// Two blocks of zeros in the middle of a file that held other things.
+pub fn a_range_is_filled_with_zeros_and_its_neighbours_stay(world: &mut dyn World) {
+    let path = world.dir().join("zeros");
+    let script = file_script(move || {
+        let mut expected = pattern(5 * BLOCK, 8);
+        let write = Op::Write { file: FILE, at: 0, data: View::copy_of(&expected), tag: Tag(2) };
+        expected[2 * BLOCK..4 * BLOCK].fill(0);
+        vec![
+            (Op::Open { file: FILE, path, how: OpenHow::New { bytes: 5 * BLOCK as u64 } }, is_opened()),
+            (write, is_written(5 * BLOCK)),
+            (
+                Op::Zero { file: FILE, at: 2 * BLOCK as u64, len: 2 * BLOCK, tag: Tag(2) },
+                is_written(2 * BLOCK),
+            ),
+            (Op::Flush { file: FILE, tag: Tag(3) }, is_flushed()),
+            (read(0, 5), holds(expected)),
+        ]
+    });
+    run_one(world, script, vec![]);
 }
 
 /// A missing file, an existing file created anew, an empty file, a file removed twice.

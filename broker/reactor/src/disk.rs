@@ -7,11 +7,12 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::buffer::{BLOCK, Buffer};
-use crate::file::{allocate, flush_dir, parent, remove};
+use crate::file::{allocate, flush_dir, parent, remove, zero_by_drive};
 use crate::op::Fault;
 
 /// A file opened by a [`Disk`].
@@ -174,6 +175,9 @@ fn direct() -> OpenOptions {
 fn write_zeros(file: &File, bytes: u64) -> io::Result<()> {
     const PIECE: u64 = 1 << 20;
     allocate(file, bytes)?;
+    if bytes > 0 && zero_by_drive(file.as_raw_fd(), 0, bytes)? {
+        return Ok(());
+    }
     let mut zeros = Buffer::zeroed(PIECE.min(bytes) as usize);
     let mut at = 0;
     while at < bytes {

@@ -2,9 +2,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::fd::RawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
+use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 
 use crate::buffer::{BLOCK, Buffer};
@@ -82,6 +84,23 @@ pub(crate) fn allocate(file: &File, bytes: u64) -> io::Result<()> {
         Ok(()) => Ok(()),
         // Filesystems without it (some in memory or over the network): the length alone.
         Err(nix::Error::EOPNOTSUPP) => file.set_len(bytes as u64),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Has the drive itself fill a range with zeros, as written blocks, not unwritten ones: `FALLOC_FL_WRITE_ZEROES` of Linux 6.17
+/// (ext4 and XFS, on drives that unmap to zeros). False: kernel, filesystem or drive cannot.
+pub(crate) fn zero_by_drive(fd: RawFd, at: u64, len: u64) -> io::Result<bool> {
+    const FALLOC_FL_WRITE_ZEROES: i32 = 0x80;
+    let range = i64::try_from(at).and_then(|at| Ok((at, i64::try_from(len)?)));
+    let Ok((at, len)) = range else { return Err(io::Error::from_raw_os_error(nix::libc::EFBIG)) };
+    #[expect(unsafe_code, reason = "nix does not know the flag")]
+    // SAFETY: the call is given no memory, and the caller keeps the descriptor open until it returns.
+    let done = unsafe { nix::libc::fallocate(fd, FALLOC_FL_WRITE_ZEROES, at, len) };
+    match Errno::result(done) {
+        Ok(_) => Ok(true),
+        // Kernels before the flag say EOPNOTSUPP too; some filesystems EINVAL.
+        Err(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::ENOSYS) => Ok(false),
         Err(e) => Err(e.into()),
     }
 }

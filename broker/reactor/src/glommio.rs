@@ -37,6 +37,7 @@ use glommio::{GlommioError, LocalExecutorBuilder, Placement, ReactorErrorKind};
 use crate::device::{Doubt, FlushTicket};
 use crate::mailbox::{Bell, Delivery, Order, Parcel};
 use crate::op::{Event, Fault, File, Loop, Now, Op, ShardIndex, Tag, Turn};
+use crate::probe::ZeroFill;
 use crate::setup::{Setup, Trouble};
 use io::Sockets;
 
@@ -128,6 +129,8 @@ struct Shard {
     sockets: Sockets,
     files: HashMap<File, Rc<DmaFile>>,
     probed: io::Probed,
+    /// As far as this shard has found out.
+    zero_fill: Rc<Cell<ZeroFill>>,
     done: Rc<RefCell<Done>>,
     /// File tasks that have not left their result yet.
     file_tasks: Rc<Cell<usize>>,
@@ -175,6 +178,7 @@ impl Shard {
             sockets: Sockets::new(),
             files: HashMap::new(),
             probed: io::Probed::default(),
+            zero_fill: Rc::new(Cell::new(ZeroFill::ByDrive)),
             done: Rc::default(),
             file_tasks: Rc::default(),
             listening: None,
@@ -313,6 +317,7 @@ impl Shard {
                 | Op::CloseFile { .. }
                 | Op::Read { .. }
                 | Op::Write { .. }
+                | Op::Zero { .. }
                 | Op::Flush { .. }
                 | Op::Remove { .. }
                 | Op::FreeSpace { .. } => {

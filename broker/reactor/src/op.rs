@@ -134,6 +134,18 @@ pub enum Op {
         /// Comes back with the event.
         tag: Tag,
     },
+    /// Fill a range with zeros that are initialised on the drive, by whatever way is cheapest there. Ends in
+    /// [`Event::Written`].
+    Zero {
+        /// To where.
+        file: File,
+        /// Place of the first byte, a multiple of the block.
+        at: u64,
+        /// Bytes, a multiple of the block, not 0.
+        len: usize,
+        /// Comes back with the event.
+        tag: Tag,
+    },
     /// fdatasync. Ends in [`Event::Flushed`], which is successful only if the *device* has had no flush fault.
     Flush {
         /// Which; the flush covers every write of this device whose event has come.
@@ -266,7 +278,7 @@ pub enum Event {
         /// A buffer filled with what was read, short at the end of the file.
         result: Result<Buffer, Fault>,
     },
-    /// The end of an [`Op::Write`].
+    /// The end of an [`Op::Write`] or an [`Op::Zero`].
     Written {
         /// To where.
         file: File,

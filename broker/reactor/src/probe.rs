@@ -1,12 +1,14 @@
 //! What a reactor needs of the machine, asked before anything is made: io_uring, lockable memory, descriptors, direct I/O.
 
 use std::io;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use crate::file::nameless_block;
+use crate::buffer::BLOCK;
+use crate::file::{nameless_block, zero_by_drive};
 
 /// Bytes that glommio wants to be able to lock in memory for each of its rings' buffers.
 pub const LOCKED_BYTES_MIN: u64 = 512 << 10;
@@ -75,6 +77,22 @@ pub fn direct_io(dir: &Path) -> io::Result<()> {
     }
 }
 
+/// How new files of a directory get their zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ZeroFill {
+    /// The drive makes them, at one command for a range.
+    ByDrive,
+    /// They are written.
+    Written,
+}
+
+/// How files in this directory are filled with zeros. Leaves nothing behind. What cannot be found out is taken for
+/// [`ZeroFill::Written`], which works everywhere.
+pub fn zero_fill(dir: &Path) -> ZeroFill {
+    let by_drive = nameless_block(dir).and_then(|file| zero_by_drive(file.as_raw_fd(), 0, BLOCK as u64));
+    if matches!(by_drive, Ok(true)) { ZeroFill::ByDrive } else { ZeroFill::Written }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,5 +102,12 @@ mod tests {
         io_uring().unwrap();
         direct_io(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap();
         assert!(raise_open_files().unwrap().now >= 256);
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_probed_has_its_zeros_written() {
+        assert_eq!(zero_fill(Path::new("/nowhere")), ZeroFill::Written);
+        // No drive below it that could do anything.
+        assert_eq!(zero_fill(Path::new("/proc")), ZeroFill::Written);
     }
 }

@@ -9,7 +9,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_protocol::ids::{FileId, FrameSequence, Generation, JournalId};
-use tidegate_reactor::buffer::{Buffer, View};
 use tidegate_reactor::op::{Fault, File, Op, Tag};
 
 use super::handles::{FILE_SPACE, Handles};
@@ -36,7 +35,6 @@ pub(crate) struct Pool {
     marked: FrameSequence,
     /// Allocated files that this process has zero-filled.
     zeroed: BTreeSet<FileId>,
-    zeros: View,
     filling: Option<FileId>,
     /// Whether an op on the file that is being filled is under way.
     busy: bool,
@@ -98,7 +96,6 @@ impl Pool {
             freed: BTreeSet::new(),
             marked: FrameSequence(0),
             zeroed: BTreeSet::new(),
-            zeros: Buffer::zeroed(0).freeze(),
             filling: None,
             busy: false,
             creating: None,
@@ -423,14 +420,9 @@ impl Pool {
         let spare = self.spares.get_mut(&file).expect("a file that is filled is a spare");
         let done = if let Stage::Zeroing { done } = spare.stage { done } else { 0 };
         spare.stage = Stage::Zeroing { done };
-        let piece = (spare.bytes - done).min(self.limits.zero_piece_bytes as u64) as usize;
-        if self.zeros.len() < piece {
-            let mut zeros = Buffer::zeroed(piece);
-            zeros.set_filled(piece);
-            self.zeros = zeros.freeze();
-        }
+        let len = (spare.bytes - done).min(self.limits.zero_piece_bytes as u64) as usize;
         self.busy = true;
-        ops.push(Op::Write { file: io, at: done, data: self.zeros.slice(0..piece), tag: TAG });
+        ops.push(Op::Zero { file: io, at: done, len, tag: TAG });
     }
 
     /// The class that a file of that size belongs to.

@@ -332,6 +332,9 @@ impl World {
                 self.after(time, Due::Read { shard, file, at, len, tag });
             }
             Op::Write { file, at, data, tag } => self.submit_write(shard, file, at, data, tag),
+            Op::Zero { file, at, len, tag } => {
+                self.submit_write(shard, file, at, View::copy_of(&vec![0; len]), tag);
+            }
             Op::Flush { file, tag } => {
                 let inode = self.begin_file_op(shard, file);
                 self.note("flush", "", &[("file", file.0), ("tag", tag.0)]);

@@ -3,7 +3,7 @@
 //! An op on a socket is tried when it is submitted and again when the kernel says that it may succeed; there is no task per
 //! socket.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::fs;
 use std::future::Future;
@@ -28,9 +28,10 @@ use super::{Completion, Done, Shard};
 use crate::buffer::{BLOCK, Buffer, View};
 use crate::device::FlushTicket;
 use crate::facts::free_space;
-use crate::file::{FileFault, create_allocated, nameless_block, parent, remove};
+use crate::file::{FileFault, create_allocated, nameless_block, parent, remove, zero_by_drive};
 use crate::net;
 use crate::op::{Event, Fault, File, Op, OpenHow, Socket, Tag};
+use crate::probe::ZeroFill;
 use crate::setup::{Flushes, Setup, Trouble};
 
 /// All connected sockets. A [`Socket`] is a slot and how often it had been used before.
@@ -369,6 +370,15 @@ impl Shard {
                     Completion::Event(Event::Written { file, tag, result })
                 });
             }
+            Op::Zero { file, at, len, tag } => {
+                assert_blocks("fill", at, len);
+                let opened = self.opened(file);
+                let zero_fill = Rc::clone(&self.zero_fill);
+                self.spawn(async move {
+                    let result = zero(&opened, at, len, &zero_fill).await;
+                    Completion::Event(Event::Written { file, tag, result })
+                });
+            }
             Op::Flush { file, tag } => {
                 let opened = self.opened(file);
                 let flush = self.setup.flushes.device.submitting(usize::from(self.setup.shard.0));
@@ -487,6 +497,23 @@ async fn open(path: PathBuf, how: OpenHow, probed: Probed) -> Result<DmaFile, Fa
         let _ = glommio::executor().spawn_blocking(move || remove(&name)).await;
     }
     opened.map_err(|e| glommio_fault(&format!("open {}", path.display()), &e))
+}
+
+/// By the drive, unless it has said that it cannot; else by writing.
+async fn zero(file: &Rc<DmaFile>, at: u64, len: usize, how: &Cell<ZeroFill>) -> Result<usize, Fault> {
+    if how.get() == ZeroFill::ByDrive {
+        // The file cannot be closed meanwhile: it has this op under way.
+        let fd = file.as_raw_fd();
+        let by_drive = glommio::executor().spawn_blocking(move || zero_by_drive(fd, at, len as u64)).await;
+        match by_drive {
+            Ok(true) => return Ok(len),
+            Ok(false) => how.set(ZeroFill::Written),
+            Err(e) => return Err(fault("fill with zeros", &e)),
+        }
+    }
+    let mut zeros = file.alloc_dma_buffer(len);
+    zeros.as_bytes_mut().fill(0);
+    file.write_at(zeros, at).await.map_err(|e| glommio_fault("fill with zeros", &e))
 }
 
 /// Makes sure that the file is there and holds a block; returns its device.

@@ -219,6 +219,7 @@ impl Node {
             | Op::CloseFile { .. }
             | Op::Read { .. }
             | Op::Write { .. }
+            | Op::Zero { .. }
             | Op::Flush { .. }
             | Op::Remove { .. }
             | Op::FreeSpace { .. } => {
@@ -302,6 +303,11 @@ impl Core {
             Op::Write { file, at, data, tag } => {
                 let written = disk.write(self.files[&file], at, &Buffer::copy_of(&data));
                 Event::Written { file, tag, result: written.map(|()| data.len()) }
+            }
+            Op::Zero { file, at, len, tag } => {
+                let zeros = Buffer::copy_of(&vec![0; len]);
+                let written = disk.write(self.files[&file], at, &zeros);
+                Event::Written { file, tag, result: written.map(|()| len) }
             }
             Op::Flush { file, tag } => Event::Flushed { file, tag, result: disk.flush(self.files[&file]) },
             Op::Remove { path, tag } => Event::Removed { tag, result: disk.remove(&path) },
