@@ -235,6 +235,8 @@ pub(crate) struct TestDrive {
     under_way: Vec<Op>,
     cut_next_write: Option<usize>,
     mono_ns: u64,
+    /// How far the wall clock is from where it should be.
+    pub(crate) wall_off_ms: i64,
 }
 
 impl TestDrive {
@@ -243,7 +245,10 @@ impl TestDrive {
     }
 
     pub(crate) fn now(&self) -> Now {
-        Now { mono_ns: self.mono_ns, wall_ms: 1_000_000 + (self.mono_ns / 1_000_000) as i64 }
+        Now {
+            mono_ns: self.mono_ns,
+            wall_ms: 1_000_000 + (self.mono_ns / 1_000_000) as i64 + self.wall_off_ms,
+        }
     }
 
     pub(crate) fn pass(&mut self, ns: u64) {

@@ -25,14 +25,21 @@ pub enum Notice {
     ProduceRefused(Shortage),
     /// There is room again.
     ProduceTaken,
+    /// The wall clock is so many milliseconds from where it should be, positive: ahead. Nothing goes for its age.
+    AgeRetentionPaused {
+        /// How far.
+        off_ms: i64,
+    },
+    /// The clock is believed again.
+    AgeRetentionResumed,
 }
 
 impl Notice {
     /// Whether something is not as it should be from now on.
     pub fn is_trouble(&self) -> bool {
         match self {
-            Notice::ProduceRefused(_) => true,
-            Notice::ProduceTaken => false,
+            Notice::ProduceRefused(_) | Notice::AgeRetentionPaused { .. } => true,
+            Notice::ProduceTaken | Notice::AgeRetentionResumed => false,
         }
     }
 }
@@ -60,6 +67,19 @@ impl fmt::Display for Notice {
                  delete topics, and produce goes on by itself (the limit: --free-space-floor)"
             ),
             Notice::ProduceTaken => f.write_str("produce is taken again: the drive has room"),
+            Notice::AgeRetentionPaused { off_ms } => {
+                let (minutes, side) =
+                    (off_ms.unsigned_abs() / 60_000, if *off_ms > 0 { "ahead of" } else { "behind" });
+                write!(
+                    f,
+                    "nothing is deleted for its age any more: the wall clock is {minutes} minutes {side} where it should be \
+                     by the monotonic clock and the last checkpoint, and 60 are allowed; set the clock right, or start the \
+                     broker again if it is"
+                )
+            }
+            Notice::AgeRetentionResumed => {
+                f.write_str("retention by age goes on: the wall clock is where it should be")
+            }
         }
     }
 }

@@ -8,6 +8,8 @@ use std::ops::Bound;
 use tidegate_protocol::ids::{Offset, TopicPartition};
 use tidegate_reactor::op::{Now, Op, Tag};
 
+use super::answer::Outcome;
+use super::notice::Notice;
 use super::{Condition, LogOptions, Logs};
 
 /// How far the wall clock may be from where it should be, in milliseconds.
@@ -123,7 +125,12 @@ impl Logs {
         };
         let logs = self.retention.take_turn(now, next, ops);
         let clock = self.retention.clock(now);
-        self.retention.paused = clock != Clock::Trusted;
+        let was_paused = std::mem::replace(&mut self.retention.paused, clock != Clock::Trusted);
+        self.outcomes.extend(match (was_paused, clock) {
+            (false, Clock::Off(off_ms)) => Some(Outcome::Notice(Notice::AgeRetentionPaused { off_ms })),
+            (true, Clock::Trusted) => Some(Outcome::Notice(Notice::AgeRetentionResumed)),
+            (false, Clock::Trusted) | (true, Clock::Off(_)) => None,
+        });
         for id in logs {
             let Some(log) = self.find_log(id) else { continue };
             if log.options.retention_ms.is_none() && log.options.retention_bytes.is_none() {

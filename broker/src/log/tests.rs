@@ -786,3 +786,17 @@ fn a_full_drive_stops_produce_once_the_ring_is_full_too_and_is_told_once() {
     bench.append(log(0), batch(1, 3_000, BatchOrigin::NONE, 0)).expect("it is taken");
     assert_eq!(notices(&bench)[1..], [&Notice::ProduceTaken]);
 }
+
+#[test]
+fn a_wall_clock_that_jumps_is_told_once_and_once_more_when_it_is_right_again() {
+    let mut bench = started(Bench::with_logs(LIMITS, 1));
+    let year_ms = 365 * 24 * 3_600_000;
+    for (wall_off_ms, told) in [(0, 0), (year_ms, 1), (year_ms, 1), (0, 2), (0, 2)] {
+        bench.drive.wall_off_ms = wall_off_ms;
+        bench.drive.pass(1_000_000_000);
+        bench.settle();
+        assert_eq!(notices(&bench).len(), told, "{:?}", notices(&bench));
+    }
+    let expected = [&Notice::AgeRetentionPaused { off_ms: year_ms }, &Notice::AgeRetentionResumed];
+    assert_eq!(notices(&bench), expected);
+}
