@@ -73,6 +73,8 @@ pub struct FileLimits {
     pub floor_bytes: Option<u64>,
     /// Nanoseconds between two looks at the drive's free space.
     pub space_look_ns: u64,
+    /// Nanoseconds after which ready files of a size that nobody has taken go back to the drive.
+    pub class_idle_ns: u64,
 }
 
 impl FileLimits {
@@ -88,6 +90,7 @@ impl FileLimits {
         reads_waiting_max: 1_000,
         floor_bytes: None,
         space_look_ns: 1_000_000_000,
+        class_idle_ns: 3_600_000_000_000,
     };
 
     const fn check(&self, run_bytes_max: usize) -> Result<(), &'static str> {

@@ -121,6 +121,19 @@ impl Handles {
         self.open.remove(&file);
     }
 
+    /// Closes a file that is open and used by nobody.
+    pub(crate) fn close(&mut self, file: FileId, ops: &mut Vec<Op>) {
+        let handle = self.open.get_mut(&file).filter(|h| h.state == State::Open && h.users == 0);
+        let handle = handle.expect("a file that is closed is open and not in use");
+        handle.state = State::Closing;
+        ops.push(Op::CloseFile { file: handle.io });
+    }
+
+    /// Whether the file is neither open nor on its way there or back.
+    pub(crate) fn is_closed(&self, file: FileId) -> bool {
+        !self.open.contains_key(&file)
+    }
+
     /// Closes what is open beyond the limit and used by nobody.
     pub(crate) fn close_unused(&mut self, ops: &mut Vec<Op>) {
         if self.open.len() <= self.open_max {

@@ -5,11 +5,13 @@
 //! the sequence of its `free`: else a damaged frame could pass for a torn one and bring the old owner back. Or, when none
 //! is ready and a log waits, it is only allocated: such a file (its number is at least [`ALLOCATED`]) needs a flush of its
 //! own until it has been zero-filled after its first use.
+//!
+//! A file leaves by being taken, or goes back to the drive when its size is out of use for long or space is short.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_protocol::ids::{FileId, FrameSequence, Generation, JournalId};
-use tidegate_reactor::op::{Fault, File, Op, Tag};
+use tidegate_reactor::op::{Fault, File, Now, Op, Tag};
 
 use super::handles::{FILE_SPACE, Handles};
 use crate::limits::{FILE_CLASSES, FileLimits};
@@ -17,6 +19,9 @@ use crate::mutants::{self, Mutant};
 
 /// Data files of a journal with this number or a higher one were allocated, not zero-filled, when they were made.
 pub const ALLOCATED: u32 = 1 << 31;
+
+/// Between two looks for files that may go back to the drive, in nanoseconds.
+const GIVE_BACK_NS: u64 = 1_000_000_000;
 
 /// The tag of all ops of the pool; the file says which.
 const TAG: Tag = Tag(FILE_SPACE);
@@ -49,6 +54,13 @@ pub(crate) struct Pool {
     held: bool,
     /// Sizes, from the smallest, of which a file may be made ahead of its use.
     fitting: usize,
+    /// When a file of each class was taken last, and whether one has been since that was noted.
+    taken_at_ns: [u64; FILE_CLASSES],
+    was_taken: [bool; FILE_CLASSES],
+    /// When it is looked next whether files may go back to the drive.
+    give_back_at_ns: u64,
+    /// Whether it is known which files there are: from then on one without a size is not there.
+    is_opened: bool,
     /// Whether something has changed since all spares were looked at last: there may be thousands.
     look: bool,
     /// Files that were zero-filled, and those handed out with a flush of their own.
@@ -73,6 +85,13 @@ enum Stage {
     },
     Flushing,
     Ready,
+}
+
+/// Whether the drive is short of space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Short {
+    Yes,
+    No,
 }
 
 /// What a file is wanted for.
@@ -104,6 +123,10 @@ impl Pool {
             full: None,
             held: false,
             fitting: FILE_CLASSES,
+            taken_at_ns: [0; FILE_CLASSES],
+            was_taken: [false; FILE_CLASSES],
+            give_back_at_ns: 0,
+            is_opened: false,
             look: true,
             zero_filled: 0,
             handed_out_allocated: 0,
@@ -142,6 +165,12 @@ impl Pool {
         }
     }
 
+    /// The files themselves have been looked at: what has no size is not there.
+    pub(crate) fn opened(&mut self) {
+        self.is_opened = true;
+        self.spares.retain(|_, spare| spare.bytes > 0);
+    }
+
     /// Whether it has no op under way.
     pub(crate) fn is_idle(&self) -> bool {
         !self.busy && self.creating.is_none()
@@ -162,6 +191,9 @@ impl Pool {
             self.freed.pop_first();
             self.look = true;
             let (bytes, generation) = known(file);
+            if self.is_opened && bytes == 0 {
+                continue;
+            }
             // One that was never assigned came from another layout's pool and may hold anything.
             let used = generation > Generation(0);
             let stage = if used && self.is_initialised(file) { Stage::Ready } else { Stage::Blank };
@@ -216,6 +248,7 @@ impl Pool {
         let spare = self.spares.remove(&file)?;
         let class = self.class_of(spare.bytes);
         self.missed[class] = false;
+        self.was_taken[class] = true;
         // A log that fills one file of a class will want the next, and then a larger one.
         for class in [class, (class + 1).min(FILE_CLASSES - 1)] {
             self.wanted[class] = self.wanted[class].max(self.limits.ready_per_class);
@@ -336,6 +369,47 @@ impl Pool {
     pub(crate) fn retry(&mut self) {
         self.look = true;
         self.held = false;
+    }
+
+    /// The next file to give back to the drive, if one may go: more than are kept, and nobody has taken one of its size for long,
+    /// or the drive is short of space. `may_go` tells whether a file that nobody uses may be removed.
+    pub(crate) fn surplus(
+        &mut self,
+        now: Now,
+        short: Short,
+        may_go: impl Fn(FileId) -> bool,
+    ) -> Option<FileId> {
+        if now.mono_ns < self.give_back_at_ns || self.creating.is_some() {
+            return None;
+        }
+        for class in (0..FILE_CLASSES).rev() {
+            if std::mem::take(&mut self.was_taken[class]) || self.taken_at_ns[class] == 0 {
+                self.taken_at_ns[class] = now.mono_ns;
+            }
+            let is_idle = now.mono_ns - self.taken_at_ns[class] >= self.limits.class_idle_ns;
+            if self.missed[class] || !(is_idle || short == Short::Yes) {
+                continue;
+            }
+            let kept = if class == 0 { self.limits.ready_per_class } else { 0 };
+            self.wanted[class] = self.wanted[class].min(kept);
+            let here = |(_, spare): &(&FileId, &Spare)| self.class_of(spare.bytes) == class;
+            let at_rest = |stage| matches!(stage, Stage::Blank | Stage::Ready);
+            if self.spares.iter().filter(here).count() <= kept as usize {
+                continue;
+            }
+            let mut free = self.spares.iter().filter(here).filter(|(_, spare)| at_rest(spare.stage));
+            if let Some((file, _)) = free.find(|(file, _)| self.filling != Some(**file) && may_go(**file)) {
+                return Some(*file);
+            }
+        }
+        self.give_back_at_ns = now.mono_ns + GIVE_BACK_NS;
+        None
+    }
+
+    /// The file is being removed.
+    pub(crate) fn give_back(&mut self, file: FileId) {
+        self.spares.remove(&file);
+        self.zeroed.remove(&file);
     }
 
     /// Files ready for use.

@@ -11,11 +11,11 @@ use tidegate_protocol::ids::{FileId, FrameSequence, Generation, JournalId, Offse
 use tidegate_reactor::disk::Disk;
 use tidegate_reactor::op::{Event, Fault, File, Now, Op, Tag};
 
-use super::file_table::FileTable;
+use super::file_table::{DataFile, FileTable};
 use super::handles::{FILE_SPACE, Handles};
 use super::notice::Shortage;
-use super::pool::Pool;
 pub use super::pool::{ALLOCATED, Purpose};
+use super::pool::{Pool, Short};
 use super::retention::Piece;
 use super::space::Space;
 use crate::datadir;
@@ -24,6 +24,10 @@ use crate::mutants::{self, Mutant};
 
 /// Removal of a file that could not be made.
 const REMOVE: Tag = Tag(FILE_SPACE | 1);
+/// Removal of a file that is not needed any more.
+const GIVE_BACK: Tag = Tag(FILE_SPACE | 3);
+/// The table never forgets a file that a frame has named, so that its name is not used again: of such files no more go back.
+const NAMED_GONE_MAX: usize = 2_000;
 
 /// What the data files of a shard need to know.
 #[derive(Clone, Debug)]
@@ -101,6 +105,13 @@ pub struct Segments {
     open_failed: Vec<(FileId, Fault)>,
     /// Removals under way.
     removing: u32,
+    /// What recovery has said.
+    rot: Rot,
+    /// The file that is being removed to give its space back.
+    giving_back: Option<FileId>,
+    /// Files in the table that are not there any more.
+    named_gone: usize,
+    given_back: u64,
     upkeep: Upkeep,
 }
 
@@ -124,6 +135,10 @@ impl Segments {
             retry_at_ns: None,
             open_failed: Vec::new(),
             removing: 0,
+            rot: Rot::Absent,
+            giving_back: None,
+            named_gone: 0,
+            given_back: 0,
             upkeep: Upkeep::Running,
         }
     }
@@ -198,6 +213,16 @@ impl Segments {
         let dir = datadir::files_dir(&self.config.root);
         let names: BTreeSet<FileId> =
             disk.list(&dir)?.iter().filter_map(|name| datadir::data_file_id(name)).collect();
+        let gone = |(file, data): (FileId, &DataFile)| {
+            (data.segment.is_none() && !names.contains(&file)).then_some(file)
+        };
+        let gone: Vec<FileId> = self.table.iter().filter_map(gone).collect();
+        self.named_gone = gone.len();
+        for file in gone {
+            // A checkpoint or a frame from before its removal still gives it a size.
+            self.table.set_bytes(file, 0);
+            self.pool.set_bytes(file, 0);
+        }
         for file in names {
             self.pool.saw(file);
             let named = self.table.get(file);
@@ -219,6 +244,8 @@ impl Segments {
                 disk.remove(&path)?;
             }
         }
+        self.pool.opened();
+        self.rot = rot;
         Ok(())
     }
 
@@ -370,8 +397,41 @@ impl Segments {
         }
         self.space.pump(now, ops);
         self.pool.set_fitting(self.space.classes_that_fit());
+        self.give_back(now, ops);
         if let Some(bytes) = self.pool.pump(&mut self.handles, ops) {
             self.space.spend(bytes);
+        }
+    }
+
+    /// Gives files that are not needed back to the drive, one at a time.
+    fn give_back(&mut self, now: Now, ops: &mut Vec<Op>) {
+        if self.removing > 0 || self.rot == Rot::Present {
+            return;
+        }
+        let short = if self.space.shortage().is_some() { Short::Yes } else { Short::No };
+        let (table, handles, gone) = (&self.table, &self.handles, self.named_gone);
+        let may_go = |file| {
+            let is_named = table.get(file).is_some();
+            (handles.is_closed(file) || (handles.is_open(file) && handles.idle(file)))
+                && (!is_named || gone < NAMED_GONE_MAX)
+        };
+        let Some(file) = self.pool.surplus(now, short, may_go) else { return };
+        if !self.handles.is_closed(file) {
+            // Its end brings the next turn, in which the same file is found.
+            return self.handles.close(file, ops);
+        }
+        self.pool.give_back(file);
+        self.giving_back = Some(file);
+        self.removing += 1;
+        ops.push(Op::Remove { path: datadir::data_file(&self.config.root, file), tag: GIVE_BACK });
+    }
+
+    fn given_back(&mut self, result: &Result<(), Fault>) {
+        let file = self.giving_back.take().expect("one removal at a time");
+        if result.is_ok() {
+            self.given_back += 1;
+            self.named_gone += usize::from(self.table.get(file).is_some());
+            self.table.set_bytes(file, 0);
         }
     }
 
@@ -404,7 +464,12 @@ impl Segments {
                 self.pool.on_flushed(file, &result, &mut self.handles);
             }
             // What could not be made was perhaps never there.
-            Event::Removed { .. } => self.removing -= 1,
+            Event::Removed { tag, result } => {
+                self.removing -= 1;
+                if tag == GIVE_BACK {
+                    self.given_back(&result);
+                }
+            }
             Event::FreeSpace { result, .. } => self.space.on_answer(now, result, ops),
             Event::Timer { .. } => {}
             other => panic!("not an event of data files: {other:?}"),
@@ -433,6 +498,7 @@ impl Segments {
             ("files_open", self.handles.len() as i64),
             ("files_ready", self.pool.ready_count() as i64),
             ("files_spare", self.pool.spare_count() as i64),
+            ("files_given_back", self.given_back as i64),
             ("files_zero_filled", self.pool.zero_filled as i64),
             ("files_with_own_flush", self.pool.handed_out_allocated as i64),
         ];
@@ -504,6 +570,7 @@ mod tests {
             reads_waiting_max: 4,
             floor_bytes: Some(256 * KIB),
             space_look_ns: 1_000_000_000,
+            class_idle_ns: 60_000_000_000,
         };
         SegmentsConfig { root: "/data".into(), journal: JournalId(1), reach: FlushReach::AllFiles, limits }
     }
@@ -773,6 +840,97 @@ mod tests {
             }
         }
         assert_eq!(largest, CLASSES[2]);
+    }
+
+    /// Names and sizes of the files that there are.
+    fn there(shard: &Shard) -> Vec<(String, u64)> {
+        let names = shard.drive.disk.names();
+        names.into_iter().map(|name| (name.clone(), shard.drive.disk.len_of(&name) as u64)).collect()
+    }
+
+    /// Several turns, a second each: one file goes at a time.
+    fn wait(shard: &mut Shard, seconds: u64) {
+        for _ in 0..seconds {
+            shard.drive.pass(1_000_000_000);
+            shard.settle();
+        }
+    }
+
+    #[test]
+    fn files_of_a_size_that_is_out_of_use_for_long_go_back_to_the_drive() {
+        let mut shard = Shard::new();
+        for _ in 0..30 {
+            shard.put(log(1), Purpose::Settling);
+            wait(&mut shard, 1);
+        }
+        let freed = shard.free_all(log(1));
+        shard.segments.on_marked(freed);
+        wait(&mut shard, 30);
+        assert!(there(&shard).iter().any(|(_, bytes)| *bytes == CLASSES[3]), "not yet");
+        wait(&mut shard, 60);
+        let left = there(&shard);
+        assert!(left.iter().all(|(_, bytes)| *bytes == CLASSES[0]) && left.len() == 2, "{left:?}");
+        assert!(shard.put(log(2), Purpose::Settling).is_some(), "what is kept is used");
+        // The next start knows them as gone, whatever its checkpoint says.
+        let state = shard.segments.state();
+        shard.drive.close_all();
+        shard.segments = Segments::restore(config(), &state).unwrap();
+        shard.segments.opened(&mut shard.drive.disk, Rot::Absent).unwrap();
+        shard.segments.on_marked(FrameSequence(shard.sequence));
+        assert!(shard.segments.pool.spare_count() <= 2, "{}", shard.segments.pool.spare_count());
+        shard.settle();
+        for n in 3..9 {
+            shard.put(log(n), Purpose::Settling);
+            wait(&mut shard, 1);
+        }
+        let names: BTreeSet<String> = there(&shard).into_iter().map(|(name, _)| name).collect();
+        let again = state.iter().filter(|s| s.owner.is_none()).map(|s| FileId(s.file));
+        for file in again.filter(|file| !left.iter().any(|(name, _)| name.ends_with(&file.to_string()))) {
+            assert!(
+                !names.iter().any(|name| name.ends_with(&file.to_string())),
+                "the name of {file} came again"
+            );
+        }
+    }
+
+    #[test]
+    fn below_the_floor_all_files_but_a_few_small_ones_go_back_at_once_and_it_ends() {
+        let mut shard = Shard::new();
+        for _ in 0..30 {
+            shard.put(log(1), Purpose::Settling);
+            wait(&mut shard, 1);
+        }
+        let freed = shard.free_all(log(1));
+        shard.segments.on_marked(freed);
+        shard.drive.disk.space = Some(FreeSpace { free_bytes: 0, total_bytes: 1 << 30 });
+        wait(&mut shard, 20);
+        let left = there(&shard);
+        assert!(left.iter().all(|(_, bytes)| *bytes == CLASSES[0]) && left.len() == 2, "{left:?}");
+    }
+
+    #[test]
+    fn a_file_that_waits_for_a_mark_or_is_read_does_not_go_back() {
+        let mut shard = Shard::new();
+        let place = shard.put(log(1), Purpose::Settling).unwrap();
+        shard.segments.handles.take(place.file, &mut Vec::new()).expect("it is open");
+        let freed = shard.free_all(log(1));
+        shard.drive.disk.space = Some(FreeSpace { free_bytes: 0, total_bytes: 1 << 30 });
+        let name = format!("/data/files/{}", place.file);
+        let is_there = |shard: &Shard| there(shard).iter().any(|(n, _)| *n == name);
+        wait(&mut shard, 5);
+        assert!(is_there(&shard), "its free is not marked");
+        shard.segments.on_marked(freed);
+        wait(&mut shard, 5);
+        assert!(is_there(&shard), "somebody reads it");
+        shard.segments.put_back(place.file);
+        let more = [shard.put(log(2), Purpose::Settling), shard.put(log(3), Purpose::Settling)];
+        assert!(more.iter().flatten().count() > 0);
+        for n in 2..4 {
+            let freed = shard.free_all(log(n));
+            shard.segments.on_marked(freed);
+        }
+        wait(&mut shard, 10);
+        assert_eq!(there(&shard).len(), 2);
     }
 
     #[test]
