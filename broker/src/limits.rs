@@ -1,4 +1,9 @@
-//! Every bound of a shard's logs, tied together: nothing may wait for what it is to free.
+//! Every bound of a shard's logs, tied together: nothing may wait for what it is to free, and a checkpoint of everything that
+//! there may be fits its slot.
+
+use tidegate_logic::placement::OFFSETS_PARTITIONS;
+use tidegate_logic::topics::{IDEMPOTENCE_WINDOW_MAX, IDEMPOTENCE_WINDOW_MIN};
+use tidegate_protocol::disk::checkpoint::Contents;
 
 /// Bounds of the logs of one shard. The simulator runs with tiny ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,14 +34,15 @@ pub struct Limits {
     pub extent_bytes_max: usize,
     /// Memory of a shard's logs: tail, pending appends, buffers under way; in bytes.
     pub memory_bytes: usize,
-    /// Logs of a shard.
+    /// Logs of a shard, the broker's own not counted.
     pub logs_max: u32,
-    /// Small extents of a shard that may lie in the journal alone.
+    /// Small extents of a shard that may lie in the journal alone; the last quarter is for the broker's own logs.
     pub extents_max: u32,
     /// Producers remembered per log.
     pub producers_per_log_max: u32,
-    /// Producers remembered per shard.
-    pub producers_max: u32,
+    /// Batches remembered of all producers of a shard. A producer counts as many as its topic's window, whether it has sent
+    /// as many or not: so what is remembered of it never has to be cut short for others.
+    pub batches_remembered_max: u32,
     /// Milliseconds of append time after which a silent producer is forgotten.
     pub producer_expiry_ms: i64,
     /// Nanoseconds after a flush after which its mark is written, if no frame has carried it.
@@ -61,6 +67,8 @@ pub struct FileLimits {
     pub ready_max: u32,
     /// Bytes of zeros written at once when a file is filled; a multiple of the block.
     pub zero_piece_bytes: usize,
+    /// Data files of a shard, ready ones included.
+    pub files_max: u32,
     /// Data files open at once.
     pub open_max: u32,
     /// Bytes read at once for a reader, unless one extent is larger; a multiple of the block.
@@ -84,6 +92,7 @@ impl FileLimits {
         ready_per_class: 2,
         ready_max: 4,
         zero_piece_bytes: MIB,
+        files_max: 18_000,
         open_max: 2_000,
         read_bytes_max: MIB,
         reads_max: 16,
@@ -143,7 +152,7 @@ impl Limits {
         logs_max: 10_000,
         extents_max: 40_000,
         producers_per_log_max: 10_000,
-        producers_max: 20_000,
+        batches_remembered_max: 128_000,
         producer_expiry_ms: 7 * 24 * 3600 * 1000,
         mark_after_ns: 10_000_000,
         mark_flush_after_ns: 1_000_000_000,
@@ -160,6 +169,10 @@ impl Limits {
         frame_bytes_max: 4 * MIB,
         batch_bytes_max: MIB,
         memory_bytes: 48 * MIB,
+        logs_max: 400,
+        extents_max: 2_000,
+        batches_remembered_max: 2_000,
+        files: FileLimits { files_max: 400, ..FileLimits::DEFAULT },
         ..Limits::DEFAULT
     };
 
@@ -179,6 +192,23 @@ impl Limits {
         const LEAST: u64 = 4 * tidegate_protocol::disk::BLOCK as u64;
         let part = self.ring_bytes() / 64;
         if part > LEAST { part } else { LEAST }
+    }
+
+    /// Small extents that may lie in the journal alone with more of the topics' logs to come.
+    pub const fn extents_of_topics_max(&self) -> u32 {
+        self.extents_max / 4 * 3
+    }
+
+    /// The most that a checkpoint has to hold.
+    pub const fn checkpoint_contents_max(&self) -> Contents {
+        const METADATA_LOGS: u32 = 1;
+        Contents {
+            logs: (self.logs_max + OFFSETS_PARTITIONS.unsigned_abs() + METADATA_LOGS) as usize,
+            extents: self.extents_max as usize,
+            producers: (self.batches_remembered_max / IDEMPOTENCE_WINDOW_MIN as u32) as usize,
+            batches: self.batches_remembered_max as usize,
+            files: self.files.files_max as usize,
+        }
     }
 
     /// Whether the bounds fit together; the text says which does not.
@@ -213,16 +243,17 @@ impl Limits {
         if self.extent_bytes_max > self.run_bytes_max || self.settle_bytes > self.run_bytes_max {
             return Err("a run holds an extent and what is settled at once");
         }
+        if self.checkpoint_contents_max().encoded_bytes() as u64 > self.checkpoint_slot_bytes {
+            return Err(
+                "a checkpoint of as many logs, small extents, producers and data files as there may be fits its slot",
+            );
+        }
+        if self.batches_remembered_max < IDEMPOTENCE_WINDOW_MAX as u32 || self.extents_max < 4 {
+            return Err("one producer with the largest window, and one small extent");
+        }
         // An extent and a run have headers of their own.
         self.files.check(self.run_bytes_max + 4 * BLOCK)
     }
 }
 
 const _: () = assert!(Limits::DEFAULT.check().is_ok());
-const _: () = {
-    // 64 bytes a small extent, 200 a log, 40 a producer with 120 for its batches: the largest state fits its slot.
-    let limits = Limits::DEFAULT;
-    let worst =
-        limits.extents_max as u64 * 64 + limits.logs_max as u64 * 200 + limits.producers_max as u64 * 160;
-    assert!(worst < limits.checkpoint_slot_bytes, "a checkpoint fits its slot");
-};

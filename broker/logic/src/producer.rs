@@ -191,6 +191,13 @@ impl ProducerTable {
         self.check_invariants();
     }
 
+    /// Forgets the longest silent producers until at most `most` are left.
+    pub fn forget_down_to(&mut self, most: usize) {
+        while self.producers.len() > most {
+            self.forget_longest_silent();
+        }
+    }
+
     /// Producers remembered.
     pub fn len(&self) -> usize {
         self.producers.len()

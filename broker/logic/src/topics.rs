@@ -26,6 +26,8 @@ pub struct TopicLimits {
 /// Batches that every topic remembers per producer and partition, at least: so many may a client have under way without
 /// knowing the topic's setting.
 pub const IDEMPOTENCE_WINDOW_MIN: u16 = 16;
+/// Batches that a topic can be set to remember per producer and partition, at most.
+pub const IDEMPOTENCE_WINDOW_MAX: u16 = 256;
 
 /// When records of a topic are acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,8 +117,9 @@ impl TopicSettings {
                 self.batch_bytes_max = u32::try_from(bytes).expect("checked against a u32");
             }
             "idempotence.window" => {
-                let window = within(value, u64::from(IDEMPOTENCE_WINDOW_MIN), 256)?;
-                self.idempotence_window = u16::try_from(window).expect("checked against 256");
+                let (least, most) = (IDEMPOTENCE_WINDOW_MIN, IDEMPOTENCE_WINDOW_MAX);
+                let window = within(value, u64::from(least), u64::from(most))?;
+                self.idempotence_window = u16::try_from(window).expect("checked against a u16");
             }
             _ => return Err(format!("is unknown; known are {}", SETTING_NAMES.join(", "))),
         }

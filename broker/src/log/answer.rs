@@ -67,6 +67,13 @@ pub enum AppendRefused {
     },
     /// The drive has no room; produce is taken again by itself.
     DiskFull(Shortage),
+    /// The shard remembers as many batches of producers as it may, and this is a producer that it does not know.
+    TooManyProducers {
+        /// Batches that there may be; a producer counts as its topic's window.
+        limit: usize,
+        /// Batches that there are.
+        current: usize,
+    },
     /// A write or a flush has failed: what happened to everything from that offset on is not known, and the shard takes
     /// no appends until a restart has recovered it.
     Unknown {

@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 
 use tidegate_logic::producer::{BatchIdentity, Verdict};
-use tidegate_protocol::api::credit::Reason;
 use tidegate_protocol::disk::entry::ProducerNote;
 use tidegate_protocol::ids::{Offset, ProducerId, TopicPartition};
 use tidegate_reactor::buffer::View;
@@ -66,21 +65,13 @@ impl Logs {
         Ok(self.take(index, append_time_ms, batches))
     }
 
-    /// Producers that a checkpoint has room for, as many batches of each as any topic wants remembered.
-    fn producers_max(&self) -> usize {
-        const PRODUCER_BYTES: usize = 40;
-        const BATCH_BYTES: usize = 24;
-        let each = PRODUCER_BYTES + BATCH_BYTES * usize::from(self.window_max);
-        let share = self.limits.checkpoint_slot_bytes as usize * 2 / 5;
-        (share / each).min(self.limits.producers_max as usize)
-    }
-
     /// A shard at its cap takes no new producer, so that its state fits a checkpoint.
     fn check_producers(&self, index: LogIndex) -> Result<(), AppendRefused> {
-        let producer = self.identities[0].producer;
-        let is_new = producer != ProducerId::NONE && !self.log(index).producers.knows(producer);
-        if is_new && self.producers >= self.producers_max() {
-            return Err(AppendRefused::NoRoom { reason: Reason::Memory, wanted: 0, room: 0 });
+        let (producer, log) = (self.identities[0].producer, self.log(index));
+        let is_new = producer != ProducerId::NONE && !log.producers.knows(producer);
+        let (limit, current) = (self.limits.batches_remembered_max as usize, self.batches_reserved);
+        if is_new && current + log.window_reserved() > limit {
+            return Err(AppendRefused::TooManyProducers { limit, current });
         }
         Ok(())
     }
@@ -103,7 +94,7 @@ impl Logs {
         if log.pending.is_empty() {
             self.dirty.push_back(index);
         }
-        let known = log.producers.len();
+        let reserved = log.batches_reserved();
         for (batch, identity) in batches.iter().zip(&self.identities) {
             let len = batch.view.len();
             log.pending.push(Pending {
@@ -118,7 +109,7 @@ impl Logs {
             log.pending_bytes += len;
             log.append(append_time_ms, *identity, log.appended);
         }
-        self.producers = self.producers + log.producers.len() - known;
+        self.batches_reserved = self.batches_reserved + log.batches_reserved() - reserved;
         Appended { base, end: log.appended, append_time_ms, duplicate: false }
     }
 }

@@ -38,8 +38,8 @@ impl Logs {
             aging: BTreeSet::new(),
             small_bytes: 0,
             small_count: 0,
-            producers: 0,
-            window_max: 5,
+            batches_reserved: 0,
+            removing: 0,
             staging: Staging::default(),
             departures: VecDeque::new(),
             carried_in_lap: 0,
@@ -83,23 +83,22 @@ impl Logs {
             return Err(CreateRefused::ReadOnly);
         }
         let limit = self.limits.logs_max;
-        if self.by_id.len() >= limit as usize && !log.topic.is_internal() {
+        if self.by_id.len() + self.removing >= limit as usize && !log.topic.is_internal() {
             return Err(CreateRefused::TooMany { limit });
         }
-        self.window_max = self.window_max.max(options.idempotence_window);
         self.insert(Log::new(log, options, &self.limits));
         Ok(())
     }
 
-    /// Changes a log's options.
+    /// Changes a log's options. If the shard cannot remember so many batches of each of the log's producers, the longest
+    /// silent of them are forgotten.
     pub fn set_options(&mut self, log: TopicPartition, options: LogOptions) {
-        let limits = self.limits;
-        self.window_max = self.window_max.max(options.idempotence_window);
+        let (limits, all) = (self.limits, self.batches_reserved);
         if let Some(log) = self.log_mut(log) {
-            let known = log.producers.len();
+            let others = all - log.batches_reserved();
             log.set_options(options, &limits);
-            let forgotten = known - log.producers.len();
-            self.producers -= forgotten;
+            log.reserve_at_most((limits.batches_remembered_max as usize).saturating_sub(others));
+            self.batches_reserved = others + log.batches_reserved();
         }
     }
 
@@ -113,6 +112,7 @@ impl Logs {
         }
         gone.pending_bytes = 0;
         gone.appended = gone.placed;
+        self.removing += 1;
         self.departures.push_back(Departure::Remove { log: index });
     }
 
@@ -122,7 +122,8 @@ impl Logs {
         let mut gone = self.logs[index.0 as usize].take().expect("a log that goes exists");
         self.small_bytes -= gone.small_bytes;
         self.small_count -= gone.small.len();
-        self.producers -= gone.producers.len();
+        self.batches_reserved -= gone.batches_reserved();
+        self.removing -= 1;
         gone.tail.drop_below(Offset(i64::MAX), &mut self.memory);
         gone.id
     }
@@ -146,7 +147,6 @@ impl Logs {
             ("duplicates", counts.duplicates as i64),
             ("cold_read_bytes", self.reader.bytes_read() as i64),
             ("recent_read_bytes", counts.recent_read_bytes as i64),
-            ("checkpoints_too_large", counts.checkpoints_too_large as i64),
             ("tails_evicted", counts.tails_evicted as i64),
             ("checkpoints", self.checkpoints.count() as i64),
             ("ring_laps", self.journal.laps() as i64),
@@ -155,6 +155,7 @@ impl Logs {
             ("small_extent_bytes", self.small_bytes as i64),
             ("small_extents", self.small_count as i64),
             ("logs", self.by_id.len() as i64),
+            ("batches_remembered", self.batches_reserved as i64),
         ];
         stats.extend(self.segments.stats());
         stats.push(("produce_refused_for_room", i64::from(self.shortage.is_some())));
@@ -169,7 +170,7 @@ impl Logs {
         self.memory.check();
         self.segments.check();
         let mut aging = BTreeSet::new();
-        let (mut small_bytes, mut small_count) = (0, 0);
+        let (mut small_bytes, mut small_count, mut batches_reserved) = (0, 0, 0);
         for (id, index) in &self.by_id {
             assert_eq!(self.log(*index).id, *id);
         }
@@ -180,6 +181,7 @@ impl Logs {
             aging.extend(log.oldest_frame().map(|frame| (frame, index)));
             small_bytes += log.small_bytes;
             small_count += log.small.len();
+            batches_reserved += log.batches_reserved();
             let oldest_held = self.journal.oldest_held();
             assert!(
                 log.oldest_frame().is_none_or(|f| oldest_held.is_some_and(|held| held <= f)),
@@ -188,6 +190,8 @@ impl Logs {
         }
         assert_eq!(self.aging, aging);
         assert_eq!((self.small_bytes, self.small_count), (small_bytes, small_count));
+        assert_eq!(self.batches_reserved, batches_reserved);
+        assert_eq!(self.logs.iter().flatten().count(), self.by_id.len() + self.removing);
     }
 
     pub(super) fn insert(&mut self, log: Log) {
@@ -195,7 +199,7 @@ impl Logs {
         self.by_id.insert(log.id, index);
         self.small_bytes += log.small_bytes;
         self.small_count += log.small.len();
-        self.producers += log.producers.len();
+        self.batches_reserved += log.batches_reserved();
         self.logs.push(Some(Box::new(log)));
         self.note_age(index);
     }

@@ -3,13 +3,17 @@
 //! Three slots are written in turn, so that two whole ones are kept while the third is written. A frame is free when the
 //! *older* kept checkpoint does not need it: recovery may have to fall back to that one.
 
-use tidegate_protocol::disk::{BLOCK, checkpoint as layout};
+use tidegate_logic::producer::WINDOW_MIN;
+use tidegate_logic::topics::{IDEMPOTENCE_WINDOW_MAX, IDEMPOTENCE_WINDOW_MIN};
+use tidegate_protocol::disk::BLOCK;
+use tidegate_protocol::disk::checkpoint::{self, CheckpointBody, CheckpointHeader, LogState, ProducerState};
 use tidegate_protocol::ids::FrameSequence;
 use tidegate_reactor::buffer::{Buffer, View};
 use tidegate_reactor::op::{Fault, Now, Op, Tag};
 
 use super::journal::{SLOTS, slot_file};
 use super::{Condition, Logs};
+use crate::limits::Limits;
 
 const TAGS: u64 = 0x0101 << 48;
 const EIO: i32 = 5;
@@ -50,6 +54,66 @@ struct Image {
     data: View,
     /// Bytes of it that are written.
     done: usize,
+}
+
+/// A state that does not fit a slot. The caps on appends, logs and files keep a live shard from it; a directory written under
+/// larger ones may hold it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TooLarge {
+    /// Bytes that it takes.
+    pub(super) bytes: u64,
+    /// Bytes that there are.
+    pub(super) limit: u64,
+}
+
+/// A checkpoint as the bytes of its slot.
+pub(super) fn image(
+    header: &CheckpointHeader,
+    mut body: CheckpointBody,
+    limits: &Limits,
+) -> Result<Vec<u8>, TooLarge> {
+    cut_producers(&mut body.logs, limits.batches_remembered_max as usize);
+    let image = checkpoint::encode(header, &body);
+    let (bytes, limit) = (image.len() as u64, limits.checkpoint_slot_bytes);
+    if bytes <= limit { Ok(image) } else { Err(TooLarge { bytes, limit }) }
+}
+
+/// Leaves out what is remembered of producers beyond the cap: the oldest batches of those of whom most is remembered, then
+/// the longest silent ones. A live shard stays below the cap; one that was just recovered and does not know its topics' windows
+/// yet has remembered more than they want. What is left out is refused if it is sent again, never stored twice.
+fn cut_producers(logs: &mut [LogState], batches_max: usize) {
+    let producers_max = batches_max / usize::from(IDEMPOTENCE_WINDOW_MIN);
+    let kept = |logs: &[LogState], window: usize| -> usize {
+        logs.iter().flat_map(|log| &log.producers).map(|p| p.batches.len().min(window)).sum()
+    };
+    let mut windows = (WINDOW_MIN..=usize::from(IDEMPOTENCE_WINDOW_MAX)).rev();
+    let window = windows.find(|window| kept(logs, *window) <= batches_max).unwrap_or(WINDOW_MIN);
+    for producer in logs.iter_mut().flat_map(|log| &mut log.producers) {
+        let surplus = producer.batches.len().saturating_sub(window);
+        producer.batches.drain(..surplus);
+    }
+    let mut batches = kept(logs, window);
+    let mut producers: usize = logs.iter().map(|log| log.producers.len()).sum();
+    if batches <= batches_max && producers <= producers_max {
+        return;
+    }
+    let mut by_silence: Vec<(i64, usize, i64)> = Vec::new();
+    for (at, log) in logs.iter().enumerate() {
+        let last = |p: &ProducerState| p.batches.last().map_or(i64::MIN, |batch| batch.append_time_ms);
+        by_silence.extend(log.producers.iter().map(|p| (last(p), at, p.producer)));
+    }
+    by_silence.sort_unstable();
+    for (_, at, id) in by_silence {
+        if batches <= batches_max && producers <= producers_max {
+            return;
+        }
+        let log = &mut logs[at];
+        let Ok(place) = log.producers.binary_search_by_key(&id, |p| p.producer) else { continue };
+        let gone = log.producers.remove(place);
+        (batches, producers) = (batches - gone.batches.len(), producers - 1);
+        let (highest_id, highest_epoch) = log.forgotten.unwrap_or((id, gone.epoch));
+        log.forgotten = Some((highest_id.max(id), highest_epoch.max(gone.epoch)));
+    }
 }
 
 impl Checkpoints {
@@ -179,24 +243,24 @@ impl Logs {
         if !(due || stopping || (self.ring_is_low() && self.frees_frames(kept))) {
             return;
         }
-        let header = layout::CheckpointHeader {
+        // Before the topics have said what they want, more is remembered of producers than has to fit.
+        if !stopping && self.logs.iter().flatten().any(|log| !log.knows_options()) {
+            return;
+        }
+        let header = CheckpointHeader {
             identity: self.journal.identity(),
             incarnation: self.journal.incarnation(),
             sequence: last,
             hash: self.journal.last_hash(),
             next_at: self.journal.head(),
         };
-        let body = layout::CheckpointBody {
+        let body = CheckpointBody {
             logs: self.logs.iter().flatten().map(|log| log.state()).collect(),
             files: self.segments.state(),
             wall_ms: now.wall_ms,
         };
-        let image = layout::encode(&header, &body);
-        let (bytes, limit) = (image.len() as u64, self.limits.checkpoint_slot_bytes);
-        assert!(
-            bytes <= limit,
-            "a checkpoint of {bytes} bytes for a slot of {limit}; the caps of limits.rs keep it within"
-        );
+        let image =
+            image(&header, body, &self.limits).expect("the caps of limits.rs keep it within its slot");
         self.checkpoints.take(kept, &image);
         self.checkpoints.on_frames_flushed(self.journal.flushed(), ops);
     }
@@ -206,5 +270,64 @@ impl Logs {
         let Some(oldest) = self.journal.oldest_held() else { return false };
         let newest = self.checkpoints.newest();
         newest.bound > oldest || kept.bound > newest.bound
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_protocol::disk::checkpoint::ProducerBatch;
+
+    use super::*;
+
+    /// Producers of one log with so many batches each; the later a producer, the longer it has been silent.
+    fn log(partition: i32, batches: &[usize]) -> LogState {
+        let producer = |(id, batches): (i64, &usize)| ProducerState {
+            producer: id,
+            epoch: 0,
+            batches: (0..*batches as i64)
+                .map(|n| ProducerBatch {
+                    base_sequence: n as i32,
+                    record_count: 1,
+                    base: n,
+                    append_time_ms: 1000 - id,
+                })
+                .collect(),
+        };
+        LogState {
+            topic: [1; 16],
+            partition,
+            start: 0,
+            appended: 1000,
+            append_time_ms: 1000,
+            extents: Vec::new(),
+            producers: (0..).zip(batches).map(producer).collect(),
+            forgotten: None,
+        }
+    }
+
+    fn cut(logs: &[LogState], batches_max: usize) -> Vec<Vec<(i64, usize)>> {
+        let mut logs = logs.to_vec();
+        cut_producers(&mut logs, batches_max);
+        let of = |log: &LogState| log.producers.iter().map(|p| (p.producer, p.batches.len())).collect();
+        logs.iter().map(of).collect()
+    }
+
+    #[test]
+    fn what_is_remembered_beyond_the_cap_is_left_out_where_it_is_most_and_then_of_the_longest_silent() {
+        let logs = [log(0, &[256, 10]), log(1, &[20, 5])];
+        assert_eq!(cut(&logs, 291), [[(0, 256), (1, 10)], [(0, 20), (1, 5)]], "all of it");
+        assert_eq!(cut(&logs, 100), [[(0, 65), (1, 10)], [(0, 20), (1, 5)]]);
+        assert_eq!(
+            cut(&logs, 64),
+            [[(0, 29), (1, 10)], [(0, 20), (1, 5)]],
+            "four producers, as many as there may be"
+        );
+        assert_eq!(cut(&logs, 48), [vec![(0, 16)], vec![(0, 16), (1, 5)]], "one too many");
+        assert_eq!(cut(&logs, 19), [vec![], vec![(0, 5)]], "a window of five has to be left");
+        let mut logs = logs.to_vec();
+        cut_producers(&mut logs, 48);
+        assert_eq!((logs[0].forgotten, logs[1].forgotten), (Some((1, 0)), None), "never taken for a new one");
+        let newest = logs[0].producers[0].batches.last().map(|batch| batch.base);
+        assert_eq!(newest, Some(255), "the oldest batches go");
     }
 }

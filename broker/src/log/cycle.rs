@@ -40,6 +40,8 @@ pub(super) struct Building {
     pub(super) room: usize,
     /// Bytes of all runs.
     pub(super) run_bytes: usize,
+    /// Fresh extents in the frame.
+    fresh: usize,
     runs: Vec<BuiltRun>,
     pub(super) trimmed: Vec<(TopicPartition, Offset)>,
     pub(super) touched: Vec<(LogIndex, Offset)>,
@@ -210,6 +212,9 @@ impl Logs {
         // Large data takes the way through the ring only while that leaves room for what is small; else it waits for a file.
         let may_wait = direct && self.segments.full().is_none();
         let small_max = (self.limits.ring_bytes() / 8) as usize;
+        let internal = self.log(index).id.topic.is_internal();
+        let limits = &self.limits;
+        let extents_max = if internal { limits.extents_max } else { limits.extents_of_topics_max() } as usize;
         let log = self.logs[index.0 as usize].as_deref_mut().expect("a dirty log exists");
         for range in extents_of(&log.pending, log.pending_placed, self.limits.extent_bytes_max) {
             let bytes: usize = log.pending[range.clone()].iter().map(|p| p.len).sum();
@@ -217,6 +222,11 @@ impl Logs {
             if !building.fits(cost) || (may_wait && self.small_bytes + building.entry_bytes > small_max) {
                 return;
             }
+            // At the cap it waits for others to be settled.
+            if self.small_count + building.fresh >= extents_max {
+                return;
+            }
+            building.fresh += 1;
             log.pending_placed = range.end;
             building.push(Item::Fresh(index, range), cost);
         }

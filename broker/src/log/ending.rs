@@ -42,8 +42,7 @@ impl Logs {
         match &self.condition {
             Condition::Serving => false,
             Condition::Stopping => {
-                let covered = self.checkpoints.newest().sequence == self.journal.last_sequence()
-                    || self.counts.checkpoints_too_large > 0;
+                let covered = self.checkpoints.newest().sequence == self.journal.last_sequence();
                 quiet && covered && self.is_drained()
             }
             Condition::ReadOnly { .. } | Condition::Failed { .. } => quiet,

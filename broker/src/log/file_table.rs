@@ -237,6 +237,11 @@ impl FileTable {
         self.files.get_mut(&file)?.segment.as_mut()
     }
 
+    /// How many files a frame has ever named.
+    pub(crate) fn len(&self) -> usize {
+        self.files.len()
+    }
+
     /// All files, by id.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (FileId, &DataFile)> {
         self.files.iter().map(|(file, data)| (*file, data))

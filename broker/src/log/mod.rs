@@ -177,10 +177,10 @@ pub struct Logs {
     small_bytes: usize,
     /// Small extents of all logs.
     small_count: usize,
-    /// Producers of all logs.
-    producers: usize,
-    /// Batches remembered per producer in the topic that wants most.
-    window_max: u16,
+    /// Batches that the producers of all logs count as.
+    batches_reserved: usize,
+    /// Logs that are gone once a frame says so.
+    removing: usize,
     staging: Staging,
     departures: VecDeque<Departure>,
     carried_in_lap: u64,
@@ -255,7 +255,6 @@ struct Counts {
     duplicates: u64,
     recent_read_bytes: u64,
     tails_evicted: u64,
-    checkpoints_too_large: u64,
 }
 
 impl Logs {

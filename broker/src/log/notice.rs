@@ -16,6 +16,13 @@ pub enum Shortage {
     },
     /// No data file can be made, and the journal is full.
     NoFile(Fault),
+    /// The shard has as many data files as its checkpoints have room for, and the journal is full.
+    Files {
+        /// How many that is.
+        limit: u32,
+        /// How many there are.
+        current: usize,
+    },
 }
 
 /// Something that begins or ends.
@@ -54,6 +61,9 @@ impl fmt::Display for Shortage {
                 needed_bytes >> 20
             ),
             Shortage::NoFile(fault) => write!(f, "the drive takes no further data file: {fault}"),
+            Shortage::Files { limit, current } => {
+                write!(f, "a shard may have {limit} data files and this one has {current}")
+            }
         }
     }
 }

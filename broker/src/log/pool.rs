@@ -13,7 +13,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_protocol::ids::{FileId, FrameSequence, Generation, JournalId};
 use tidegate_reactor::op::{Fault, File, Now, Op, Tag};
 
+use super::file_table::FileTable;
 use super::handles::{FILE_SPACE, Handles};
+use super::notice::Shortage;
 use crate::limits::{FILE_CLASSES, FileLimits};
 use crate::mutants::{self, Mutant};
 
@@ -49,7 +51,7 @@ pub(crate) struct Pool {
     /// Whether a log waits for a file of the class.
     missed: [bool; FILE_CLASSES],
     /// Why the last file could not be made; until one can, or none is wanted.
-    full: Option<Fault>,
+    full: Option<Shortage>,
     /// Whether no file is made until [`Pool::retry`].
     held: bool,
     /// Sizes, from the smallest, of which a file may be made ahead of its use.
@@ -266,11 +268,16 @@ impl Pool {
     }
 
     /// Goes on with making and filling files: one of each at a time. Returns the size of one that is being made from now on.
-    pub(crate) fn pump(&mut self, handles: &mut Handles, ops: &mut Vec<Op>) -> Option<u64> {
+    pub(crate) fn pump(
+        &mut self,
+        table: &FileTable,
+        handles: &mut Handles,
+        ops: &mut Vec<Op>,
+    ) -> Option<u64> {
         if !std::mem::take(&mut self.look) {
             return None;
         }
-        let made = self.create_next(handles, ops);
+        let made = self.create_next(table, handles, ops);
         self.fill_next(handles, ops);
         // So that the next log need not wait for one, unless other files need the descriptors.
         if handles.len() * 2 <= self.limits.open_max as usize {
@@ -304,7 +311,7 @@ impl Pool {
                 self.spares.remove(&file);
                 self.filling.take_if(|f| *f == file);
                 if created {
-                    self.full = Some(fault.clone());
+                    self.full = Some(Shortage::NoFile(fault.clone()));
                     self.held = true;
                 }
                 created
@@ -356,7 +363,7 @@ impl Pool {
     }
 
     /// Why no further file can be made, if that is so.
-    pub(crate) fn full(&self) -> Option<&Fault> {
+    pub(crate) fn full(&self) -> Option<&Shortage> {
         self.full.as_ref()
     }
 
@@ -450,7 +457,7 @@ impl Pool {
             .map(|(file, _)| file)
     }
 
-    fn create_next(&mut self, handles: &mut Handles, ops: &mut Vec<Op>) -> Option<u64> {
+    fn create_next(&mut self, table: &FileTable, handles: &mut Handles, ops: &mut Vec<Op>) -> Option<u64> {
         if self.creating.is_some() || self.held || self.next >= ALLOCATED {
             return None;
         }
@@ -465,6 +472,12 @@ impl Pool {
             self.full = None;
             return None;
         };
+        let unnamed = self.spares.keys().filter(|file| table.get(**file).is_none()).count();
+        let (limit, current) = (self.limits.files_max, table.len() + unnamed);
+        if current >= limit as usize {
+            self.full = Some(Shortage::Files { limit, current });
+            return None;
+        }
         let kind = if self.missed[class] { ALLOCATED } else { 0 };
         let file = FileId::new(self.journal, self.next | kind);
         let bytes = self.limits.classes[class];

@@ -679,6 +679,7 @@ mod tests {
         let limits = FileLimits {
             classes: [128 << 10, 256 << 10, 512 << 10, 1 << 20],
             zero_piece_bytes: 128 << 10,
+            files_max: 1000,
             open_max: 8,
             read_bytes_max: 16 << 10,
             reads_max: 2,

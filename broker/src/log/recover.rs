@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_logic::producer::BatchIdentity;
 use tidegate_protocol::batch::Batches;
 use tidegate_protocol::disk::BLOCK;
-use tidegate_protocol::disk::checkpoint::{self, CheckpointBody, CheckpointHeader, ExtentPlace};
+use tidegate_protocol::disk::checkpoint::{CheckpointBody, CheckpointHeader, ExtentPlace};
 use tidegate_protocol::disk::entry::{Carriage, Entry, Recovered as RecoveredEntry, Start};
 use tidegate_protocol::disk::frame::{Frame, FrameBuilder};
 use tidegate_protocol::extent::{ExtentHeader, LogKind, identity_crc};
@@ -18,7 +18,7 @@ use tidegate_protocol::ids::{FileId, FrameSequence, LeaderEpoch, Offset, TopicPa
 use tidegate_reactor::buffer::Buffer;
 use tidegate_reactor::disk::{Disk, DiskFile};
 
-use super::checkpoint::{Checkpoints, Kept};
+use super::checkpoint::{Checkpoints, Kept, TooLarge, image};
 use super::decision::{
     Decision, FrameKind, Level, Link, NextFrame, Runs, SmallExtent, decide, decide_extent, keeps,
 };
@@ -420,16 +420,21 @@ impl Recovery {
         };
         let logs = self.logs.values().map(Log::state).collect();
         let body = CheckpointBody { logs, files: self.segments.state(), wall_ms: self.wall_ms };
-        let image = checkpoint::encode(&header, &body);
-        if image.len() as u64 > boot.limits.checkpoint_slot_bytes {
-            return Ok(());
-        }
+        let kept = kept_of(&header, &body);
+        let image = image(&header, body, &boot.limits).map_err(|TooLarge { bytes, limit }| {
+            let file = slot_path(&boot.root, boot.identity.journal, self.next_slot);
+            let cause = format!(
+                "the state of the shard takes {bytes} bytes and a checkpoint slot has {limit}: it was written under other \
+                 limits than this version's"
+            );
+            OpenError::Refused { file, cause }
+        })?;
         let image = Buffer::copy_of(&image);
         for _ in 0..2 {
             let file = self.slots[self.next_slot as usize];
             disk.write(file, 0, &image)?;
             disk.flush(file)?;
-            (self.older, self.newest) = (self.newest, kept_of(&header, &body));
+            (self.older, self.newest) = (self.newest, kept);
             self.newest_end = header.next_at;
             self.next_slot = (self.next_slot + 1) % SLOTS;
         }

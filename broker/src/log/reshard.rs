@@ -12,19 +12,20 @@ use std::path::Path;
 
 use tidegate_logic::placement::shard_of;
 use tidegate_protocol::disk::checkpoint::{
-    self, CheckpointBody, CheckpointHeader, ExtentPlace, FileOwner, FileState, LogState,
+    CheckpointBody, CheckpointHeader, ExtentPlace, FileOwner, FileState, LogState,
 };
 use tidegate_protocol::disk::entry::{Carriage, Entry, entry_bytes};
 use tidegate_protocol::disk::frame::{FrameBuilder, FrameHeader, JournalIdentity, frame_bytes};
 use tidegate_protocol::disk::run::{RUN_HEADER_BYTES, RunHeader, run_bytes};
 use tidegate_protocol::extent::{ExtentHeader, identity_crc};
 use tidegate_protocol::ids::{
-    FileId, FrameSequence, Generation, Incarnation, Offset, ShardId, TopicPartition,
+    FileId, FrameSequence, Generation, Incarnation, Offset, PartitionId, ShardId, TopicId, TopicPartition,
 };
 use tidegate_reactor::buffer::{Buffer, View};
 use tidegate_reactor::disk::{Disk, DiskFile};
 use tidegate_reactor::op::Fault;
 
+use super::checkpoint::{TooLarge, image};
 use super::flush_rule::FlushRule;
 use super::journal::{SLOTS, ring_path, slot_path};
 use super::{Condition, Logs, OpenError, ShardBoot};
@@ -125,20 +126,24 @@ fn take_apart(logs: &Logs, shard: ShardId, new: &mut [NewShard]) -> Result<(), C
 }
 
 fn log_of(owner: &FileOwner) -> TopicPartition {
-    use tidegate_protocol::ids::{PartitionId, TopicId};
     TopicPartition { topic: TopicId(owner.topic), partition: PartitionId(owner.partition) }
 }
 
 impl NewShard {
     fn check_fits(&self, shard: ShardId, limits: &Limits) -> Result<(), ChangeError> {
         let most = limits.logs_max as usize;
-        if self.logs.len() > most {
-            return Err(ChangeError::TooManyLogs { shard, logs: self.logs.len(), limit: most });
+        let logs = self.logs.iter().filter(|log| !TopicId(log.state.topic).is_internal()).count();
+        if logs > most {
+            return Err(ChangeError::TooManyLogs { shard, logs, limit: most });
         }
         let producers: usize = self.logs.iter().map(|log| log.state.producers.len()).sum();
-        let most = limits.producers_max as usize;
+        let most = limits.checkpoint_contents_max().producers;
         if producers > most {
             return Err(ChangeError::TooManyProducers { shard, producers, limit: most });
+        }
+        let most = limits.files.files_max as usize;
+        if self.files.len() > most {
+            return Err(ChangeError::TooManyFiles { shard, files: self.files.len(), limit: most });
         }
         Ok(())
     }
@@ -289,11 +294,8 @@ impl Founding<'_> {
             hash: end.hash,
             next_at: end.at,
         };
-        let image = checkpoint::encode(&header, &CheckpointBody { logs, files, wall_ms: 0 });
-        if image.len() as u64 > self.limits.checkpoint_slot_bytes {
-            let limit = self.limits.checkpoint_slot_bytes;
-            return Err(ChangeError::CheckpointTooLarge { bytes: image.len() as u64, limit });
-        }
+        let image = image(&header, CheckpointBody { logs, files, wall_ms: 0 }, self.limits)
+            .map_err(|TooLarge { bytes, limit }| ChangeError::CheckpointTooLarge { bytes, limit })?;
         for slot in 0..SLOTS {
             let path = slot_path(self.root, self.identity.journal, slot);
             let file = disk.create_zeroed(&path, self.limits.checkpoint_slot_bytes)?;
@@ -457,6 +459,15 @@ pub enum ChangeError {
         /// How many it may have.
         limit: usize,
     },
+    /// A shard of the new layout would have too many data files.
+    TooManyFiles {
+        /// Which.
+        shard: ShardId,
+        /// How many it would have.
+        files: usize,
+        /// How many it may have.
+        limit: usize,
+    },
     /// The checkpoint of a shard of the new layout would not fit its slot.
     CheckpointTooLarge {
         /// Its bytes.
@@ -492,6 +503,9 @@ impl fmt::Display for ChangeError {
             ),
             ChangeError::TooManyLogs { shard, logs, limit } => {
                 write!(f, "shard {shard} would have {logs} logs, at most {limit} are allowed; {MORE}")
+            }
+            ChangeError::TooManyFiles { shard, files, limit } => {
+                write!(f, "shard {shard} would have {files} data files, at most {limit} are possible")
             }
             ChangeError::TooManyProducers { shard, producers, limit } => write!(
                 f,

@@ -42,6 +42,11 @@ impl Logs {
         self.ring_room() < self.limits.frame_bytes_max as u64 / 4
     }
 
+    /// Whether there are as many small extents as producers may have.
+    fn has_most_extents(&self) -> bool {
+        self.small_count >= self.limits.extents_of_topics_max() as usize
+    }
+
     /// Why the drive has no room for what producers send, if so.
     pub fn shortage(&self) -> Option<&Shortage> {
         self.shortage.as_ref()
@@ -54,8 +59,8 @@ impl Logs {
             return;
         }
         let shortage = self.segments.below_floor().or_else(|| {
-            let hopeless = self.shortage.is_some() || self.ring_is_full();
-            self.segments.full().filter(|_| hopeless).cloned().map(Shortage::NoFile)
+            let hopeless = self.shortage.is_some() || self.ring_is_full() || self.has_most_extents();
+            self.segments.full().filter(|_| hopeless).cloned()
         });
         let notice = match (&self.shortage, &shortage) {
             (None, Some(shortage)) => Some(Notice::ProduceRefused(shortage.clone())),
@@ -83,7 +88,8 @@ impl Logs {
         let wanted = bytes as u64;
         let refuse = |reason, room| Err(AppendRefused::NoRoom { reason, wanted, room });
         if log.topic.is_internal() {
-            return Ok(());
+            let full = self.small_count >= self.limits.extents_max as usize;
+            return if full { refuse(Reason::Disk, 0) } else { Ok(()) };
         }
         if let Some(shortage) = &self.shortage {
             return Err(AppendRefused::DiskFull(shortage.clone()));
@@ -92,7 +98,7 @@ impl Logs {
         if bytes > memory {
             return refuse(Reason::Memory, memory as u64);
         }
-        if self.small_count >= self.limits.extents_max as usize {
+        if self.has_most_extents() {
             return refuse(Reason::Disk, 0);
         }
         Ok(())

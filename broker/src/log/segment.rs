@@ -349,7 +349,7 @@ impl Segments {
     }
 
     /// Why no further file can be made, if that is so.
-    pub fn full(&self) -> Option<&Fault> {
+    pub fn full(&self) -> Option<&Shortage> {
         self.pool.full()
     }
 
@@ -398,7 +398,7 @@ impl Segments {
         self.space.pump(now, ops);
         self.pool.set_fitting(self.space.classes_that_fit());
         self.give_back(now, ops);
-        if let Some(bytes) = self.pool.pump(&mut self.handles, ops) {
+        if let Some(bytes) = self.pool.pump(&self.table, &mut self.handles, ops) {
             self.space.spend(bytes);
         }
     }
@@ -564,6 +564,7 @@ mod tests {
             ready_per_class: 2,
             ready_max: 4,
             zero_piece_bytes: 16 << 10,
+            files_max: 1000,
             open_max: 100,
             read_bytes_max: 64 << 10,
             reads_max: 2,
@@ -791,7 +792,7 @@ mod tests {
             shard.settle();
         }
         assert_eq!(given, 2, "the ready files");
-        assert!(shard.segments.full().unwrap().is_full());
+        assert!(matches!(shard.segments.full(), Some(Shortage::NoFile(fault)) if fault.is_full()));
         shard.drive.full = false;
         shard.drive.pass(2_000_000_000);
         shard.settle();
@@ -931,6 +932,27 @@ mod tests {
         }
         wait(&mut shard, 10);
         assert_eq!(there(&shard).len(), 2);
+    }
+
+    #[test]
+    fn a_shard_makes_no_more_data_files_than_its_checkpoints_have_room_for_and_uses_freed_ones_again() {
+        let mut shard = Shard::new();
+        shard.drive.close_all();
+        let limits = FileLimits { files_max: 6, ..config().limits };
+        shard.segments = Segments::new(SegmentsConfig { limits, ..config() });
+        shard.segments.opened(&mut shard.drive.disk, Rot::Absent).unwrap();
+        let mut given = 0;
+        for n in 0..40 {
+            shard.settle();
+            given += usize::from(shard.put(log(n), Purpose::Settling).is_some());
+        }
+        assert_eq!((given, shard.drive.disk.names().len()), (6, 6));
+        assert_eq!(shard.segments.full(), Some(&Shortage::Files { limit: 6, current: 6 }));
+        let freed = shard.free_all(log(0));
+        shard.segments.on_marked(freed);
+        shard.settle();
+        assert!(shard.put(log(50), Purpose::Settling).is_some());
+        assert_eq!(shard.drive.disk.names().len(), 6);
     }
 
     #[test]

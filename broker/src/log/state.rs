@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use tidegate_logic::producer::{
     BatchIdentity, ProducerLimits, ProducerSnapshot, ProducerTable, Remembered, Snapshot,
 };
+use tidegate_logic::topics::{IDEMPOTENCE_WINDOW_MAX, IDEMPOTENCE_WINDOW_MIN};
 use tidegate_protocol::disk::checkpoint::{ExtentPlace, LogState, ProducerBatch, ProducerState};
 use tidegate_protocol::disk::entry::{ProducerNote, RunMark};
 use tidegate_protocol::extent::ExtentHeader;
@@ -126,6 +127,29 @@ impl Log {
             tail: Tail::default(),
             damaged: Vec::new(),
         }
+    }
+
+    /// Whether the log's topic has said what it wants. Until then replay has remembered as much as any topic may want.
+    pub(super) fn knows_options(&self) -> bool {
+        self.options.idempotence_window <= IDEMPOTENCE_WINDOW_MAX
+    }
+
+    /// Batches that one producer counts as for the shard's cap.
+    pub(super) fn window_reserved(&self) -> usize {
+        let window = if self.knows_options() { self.options.idempotence_window } else { 0 };
+        usize::from(window.max(IDEMPOTENCE_WINDOW_MIN))
+    }
+
+    /// Batches that all producers count as.
+    pub(super) fn batches_reserved(&self) -> usize {
+        self.producers.len() * self.window_reserved()
+    }
+
+    /// Forgets the longest silent producers until the others count as at most so many batches.
+    pub(super) fn reserve_at_most(&mut self, batches: usize) {
+        let most = batches / self.window_reserved();
+        self.producers.forget_down_to(most);
+        self.placed_producers.forget_down_to(most);
     }
 
     pub(super) fn set_options(&mut self, options: LogOptions, limits: &Limits) {
@@ -317,7 +341,7 @@ pub(super) const OPTIONS_UNKNOWN: LogOptions = LogOptions {
 
 fn producer_limits(options: &LogOptions, limits: &Limits) -> ProducerLimits {
     ProducerLimits {
-        window: options.idempotence_window,
+        window: options.idempotence_window.min(IDEMPOTENCE_WINDOW_MAX),
         producers_max: limits.producers_per_log_max,
         expiry_ms: limits.producer_expiry_ms,
     }

@@ -1,5 +1,6 @@
 //! The journal path as a whole, over a disk in memory that loses what was not flushed.
 
+mod caps;
 mod fixture;
 pub(super) mod node;
 mod recovery;
@@ -40,10 +41,13 @@ const LIMITS: Limits = Limits {
     run_bytes_max: 16 * KIB,
     extent_bytes_max: 8 * KIB,
     memory_bytes: 1 << 20,
-    logs_max: 2000,
+    logs_max: 1200,
+    extents_max: 1600,
+    batches_remembered_max: 512,
     files: FileLimits {
         classes: [64 << 10, 128 << 10, 256 << 10, 512 << 10],
         zero_piece_bytes: 32 << 10,
+        files_max: 400,
         ..FileLimits::DEFAULT
     },
     ..Limits::DEFAULT
@@ -634,7 +638,12 @@ fn nothing_waits_for_what_it_is_to_free() {
         run_bytes_max: 256 * KIB,
         extent_bytes_max: 64 * KIB,
         memory_bytes: 32 << 20,
-        files: FileLimits { classes: [512 << 10, 1 << 20, 2 << 20, 4 << 20], ..LIMITS.files },
+        extents_max: 40_000,
+        files: FileLimits {
+            files_max: 4000,
+            classes: [512 << 10, 1 << 20, 2 << 20, 4 << 20],
+            ..LIMITS.files
+        },
         ..LIMITS
     };
     let mut bench = started(Bench::with_logs(limits, 1000));

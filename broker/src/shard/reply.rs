@@ -365,6 +365,9 @@ fn disk_full(shortage: &Shortage) -> ErrorBody {
                 "free space, shorten retention or delete topics; produce goes on by itself then. The broker's \
                  free_space_floor sets the limit",
             ),
+        Shortage::Files { limit, current } => body
+            .limited("data files of a shard", i64::from(*limit), to_i64(*current as u64))
+            .hint("shorten retention or delete topics, or start the broker with more --shards; produce goes on by itself then"),
         Shortage::NoFile(_) => body.hint("free space, shorten retention or delete topics; produce goes on by itself then"),
     }
 }
@@ -400,6 +403,11 @@ impl From<AppendRefused> for Refusal {
             }
             AppendRefused::Producer(refusal) => Refusal::Producer(refusal),
             AppendRefused::NoRoom { reason, wanted, room } => Refusal::NoRoom { reason, wanted, room },
+            AppendRefused::TooManyProducers { limit, current } => {
+                let what =
+                    "batches that a shard remembers of producers, each counted with its topic's whole window";
+                Refusal::Limit { what, limit: limit as u64, current: current as u64 }
+            }
             AppendRefused::DiskFull(shortage) => Refusal::DiskFull(shortage),
             AppendRefused::Unknown { from, fault } => Refusal::Stopped { from, fault },
             AppendRefused::ReadOnly { cause } => Refusal::ReadOnly { cause },

@@ -169,6 +169,45 @@ pub struct FileOwner {
     pub max_timestamp_ms: i64,
 }
 
+/// How much a checkpoint holds; its size follows from nothing else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// Logs.
+    pub logs: usize,
+    /// Small extents of all logs.
+    pub extents: usize,
+    /// Producers of all logs.
+    pub producers: usize,
+    /// Remembered batches of all producers.
+    pub batches: usize,
+    /// Data files.
+    pub files: usize,
+}
+
+impl Contents {
+    /// What a checkpoint holds.
+    pub fn of(body: &CheckpointBody) -> Contents {
+        let mut contents = Contents { logs: body.logs.len(), files: body.files.len(), ..Contents::default() };
+        for log in &body.logs {
+            contents.extents += log.extents.len();
+            contents.producers += log.producers.len();
+            contents.batches += log.producers.iter().map(|producer| producer.batches.len()).sum::<usize>();
+        }
+        contents
+    }
+
+    /// Bytes of such a checkpoint, in whole blocks: as many as [`encode`] makes.
+    pub const fn encoded_bytes(&self) -> usize {
+        let body = size_of::<ArchivedCheckpointBody>()
+            + self.logs * size_of::<ArchivedLogState>()
+            + self.extents * size_of::<ArchivedExtentPlace>()
+            + self.producers * size_of::<ArchivedProducerState>()
+            + self.batches * size_of::<ArchivedProducerBatch>()
+            + self.files * size_of::<ArchivedFileState>();
+        whole_blocks(CHECKPOINT_HEADER_BYTES + body)
+    }
+}
+
 /// The bytes of a checkpoint, in whole blocks.
 pub fn encode(header: &CheckpointHeader, body: &CheckpointBody) -> Vec<u8> {
     let archive =
@@ -343,6 +382,27 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_size_of_a_checkpoint_follows_from_what_it_holds(
+            shape in proptest::collection::vec((0usize..40, proptest::collection::vec(0usize..20, 0..12)), 0..12),
+            files in proptest::collection::vec(any::<bool>(), 0..200),
+        ) {
+            let (header, example) = example();
+            let (log, [free, owned]) = (&example.logs[0], [&example.files[0], &example.files[1]]);
+            let producer = |batches| ProducerState {
+                batches: vec![log.producers[0].batches[0]; batches],
+                ..log.producers[0].clone()
+            };
+            let logs = shape.into_iter().map(|(extents, producers)| LogState {
+                extents: vec![log.extents[0]; extents],
+                producers: producers.into_iter().map(producer).collect(),
+                ..log.clone()
+            });
+            let files = files.into_iter().map(|is_owned| if is_owned { owned } else { free }.clone());
+            let body = CheckpointBody { logs: logs.collect(), files: files.collect(), wall_ms: 1 };
+            prop_assert_eq!(encode(&header, &body).len(), Contents::of(&body).encoded_bytes());
+        }
+
         #[test]
         fn a_sound_checksum_around_a_broken_archive_is_refused_without_a_panic(at in 0usize..600, value: u8) {
             let (header, body) = example();

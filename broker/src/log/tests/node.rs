@@ -24,7 +24,7 @@ pub(in crate::log) const ROOT: &str = "/d";
 pub(in crate::log) const LIMITS: Limits = Limits {
     ring_file_bytes: 64 << 10,
     ring_files: 8,
-    checkpoint_slot_bytes: 128 << 10,
+    checkpoint_slot_bytes: 512 << 10,
     checkpoint_interval_bytes: 96 << 10,
     frame_bytes_max: 32 << 10,
     frames_in_flight_max: 3,
@@ -36,11 +36,12 @@ pub(in crate::log) const LIMITS: Limits = Limits {
     extent_bytes_max: 8 << 10,
     memory_bytes: 1 << 20,
     logs_max: 2000,
-    producers_max: 500,
+    batches_remembered_max: 4_800,
     extents_max: 500,
     files: FileLimits {
         classes: [64 << 10, 128 << 10, 256 << 10, 512 << 10],
         zero_piece_bytes: 64 << 10,
+        files_max: 200,
         ..FileLimits::DEFAULT
     },
     ..Limits::DEFAULT
