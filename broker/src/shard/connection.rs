@@ -1,8 +1,8 @@
 //! A connection: bytes in, where each frame goes, frames out.
 //!
 //! One receive is under way at a time. What it brings is cut into frames in place; bodies stay views of the receive buffer
-//! until the log has copied them. A frame that is not whole yet stays where it is if there is room for the rest; else it is
-//! moved to the front of the next buffer, which is as large as the frame once its length is known. Nothing is received
+//! until the log has copied them. What has come of a frame that is not whole stays where it is if it stands at the front of
+//! its buffer and the rest fits there; else it is copied to the front of the next one, which is as large as the whole frame. Nothing is received
 //! while too much waits to be sent or answered: TCP then slows the client, but nobody else.
 //!
 //! The match over the table of apis is closed: a new api does not compile until it has a place here.
