@@ -181,7 +181,32 @@ impl Limits {
         self.ring_file_bytes * self.ring_files as u64
     }
 
-    /// The part of the ring that only trims, frees, internal logs and carrying may use.
+    /// Bytes of small extents up to which clients' data goes into the ring; more waits until some of them are settled.
+    pub const fn small_bytes_max(&self) -> u64 {
+        self.ring_bytes() / 6
+    }
+
+    /// Bytes of small extents above which they are settled whatever their age: before the largest one has to wait for room.
+    pub const fn small_bytes_many(&self) -> u64 {
+        const HEADERS: u64 = tidegate_protocol::disk::BLOCK as u64;
+        let extent = if self.extent_bytes_max > self.batch_bytes_max {
+            self.extent_bytes_max
+        } else {
+            self.batch_bytes_max
+        };
+        let room_for_one = self.small_bytes_max().saturating_sub(extent as u64 + HEADERS);
+        let many = self.ring_bytes() / 8;
+        if room_for_one < many { room_for_one } else { many }
+    }
+
+    /// The part of the ring that only settling and carrying may use: all small extents can be moved to the head once, with
+    /// what is lost at the ends of files and in blocks begun. Without it a shard that fails again and again, and loses the
+    /// checkpoints that would free what it has moved, comes to a ring in which nothing can be moved any more.
+    pub const fn ring_move_bytes(&self) -> u64 {
+        self.small_bytes_max() + self.frame_bytes_max as u64 / 2
+    }
+
+    /// The part of the ring that only trims, frees and internal logs may use, beside that.
     pub const fn ring_reserve_bytes(&self) -> u64 {
         self.ring_bytes() / 10
     }
@@ -227,6 +252,13 @@ impl Limits {
         }
         if self.ring_bytes() < 3 * self.checkpoint_interval_bytes + self.ring_reserve_bytes() {
             return Err("ring >= 3 x checkpoint interval + reserve");
+        }
+        let moved = 2 * self.ring_move_bytes() + self.frame_bytes_max as u64;
+        if self.ring_bytes() < moved + self.ring_reserve_bytes() {
+            return Err("ring >= small extents, room to move them, a frame, and the reserve");
+        }
+        if self.ring_reserve_bytes() <= self.ring_recovery_bytes() {
+            return Err("the reserve holds more than the frames that end recoveries");
         }
         if self.checkpoint_interval_bytes < self.frame_bytes_max as u64 {
             return Err("the checkpoint interval holds the largest frame");

@@ -25,6 +25,7 @@ use super::answer::{DurableToken, Outcome};
 use super::append::{Pending, Staging};
 use super::flight::{Content, Cycle, FlushWanted, WriteEnd};
 use super::recent::{BufferId, Settled, TailExtent};
+use super::room::RingUse;
 use super::segment::{Place, PlaceFlush, Purpose};
 use super::state::{Log, LogIndex};
 use super::{Condition, Logs};
@@ -109,7 +110,7 @@ impl Logs {
         if !may_write || self.cycles.len() >= self.limits.frames_in_flight_max as usize {
             return None;
         }
-        let room = self.journal.room(self.limits.frame_bytes_max);
+        let room = self.frame_room(RingUse::Moving);
         if room == 0 {
             return None;
         }
@@ -131,16 +132,19 @@ impl Logs {
         {
             return Some((room, Content::Entries));
         }
-        self.mark_is_due(now).then_some((room, Content::MarkOnly))
+        let due = self.mark_is_due(now) && self.frame_room(RingUse::Departures) > 0;
+        due.then_some((room, Content::MarkOnly))
     }
 
     /// Builds the next cycle and submits its writes. `room` is the largest frame that the ring has a place for.
     /// Returns whether there was anything to build.
     pub(super) fn build_cycle(&mut self, room: usize, content: Content, ops: &mut Vec<Op>) -> bool {
-        let mut building = Building { room, ..Building::default() };
+        let departures = room.min(self.frame_room(RingUse::Departures));
+        let mut building = Building { room: departures, ..Building::default() };
         self.add_departures(&mut building);
-        // What is new has at least half of the frame.
-        let share = if self.dirty.is_empty() { room } else { room / 2 };
+        building.room = room;
+        // What is new has at least half of the frame, if it has a part in it at all.
+        let share = if self.dirty.is_empty() || self.ring_is_short() { room } else { room / 2 };
         self.add_old_frames(&mut building, share);
         self.add_all_pending(&mut building);
         if building.items.is_empty() && content == Content::Entries {
@@ -178,7 +182,8 @@ impl Logs {
     /// What is pending, oldest log first, as far as the frame has room for it or its marks.
     fn add_all_pending(&mut self, building: &mut Building) {
         let mut left = VecDeque::new();
-        let ordinary = self.ordinary_room(building.room);
+        let ordinary = building.room.min(self.frame_room(RingUse::Produce));
+        let internal = building.room.min(self.frame_room(RingUse::Departures));
         while let Some(index) = self.dirty.pop_front() {
             let Some(log) = self.logs[index.0 as usize].as_deref() else { continue };
             if log.pending.is_empty() {
@@ -186,7 +191,7 @@ impl Logs {
             }
             // The ring's reserve is not for what clients produce.
             let full = building.room;
-            building.room = if log.id.topic.is_internal() { full } else { ordinary };
+            building.room = if log.id.topic.is_internal() { internal } else { ordinary };
             self.add_pending(index, building);
             building.room = full;
             let log = self.log(index);
@@ -211,15 +216,24 @@ impl Logs {
         }
         // Large data takes the way through the ring only while that leaves room for what is small; else it waits for a file.
         let may_wait = direct && self.segments.full().is_none();
-        let small_max = (self.limits.ring_bytes() / 8) as usize;
         let internal = self.log(index).id.topic.is_internal();
         let limits = &self.limits;
         let extents_max = if internal { limits.extents_max } else { limits.extents_of_topics_max() } as usize;
+        let small_max = match internal {
+            true => usize::MAX,
+            false if may_wait => limits.small_bytes_many() as usize,
+            false => limits.small_bytes_max() as usize,
+        };
+        // A log is carried whole.
+        let carried_max = if direct { limits.frame_bytes_max / 2 } else { usize::MAX };
+        let mut fresh_bytes = 0;
         let log = self.logs[index.0 as usize].as_deref_mut().expect("a dirty log exists");
         for range in extents_of(&log.pending, log.pending_placed, self.limits.extent_bytes_max) {
             let bytes: usize = log.pending[range.clone()].iter().map(|p| p.len).sum();
             let cost = entry_bytes(EXTENT_HEADER_BYTES + bytes);
-            if !building.fits(cost) || (may_wait && self.small_bytes + building.entry_bytes > small_max) {
+            let small = self.small_bytes + building.entry_bytes + cost;
+            let own = log.small_bytes + fresh_bytes + cost;
+            if !building.fits(cost) || small > small_max || own > carried_max {
                 return;
             }
             // At the cap it waits for others to be settled.
@@ -227,6 +241,7 @@ impl Logs {
                 return;
             }
             building.fresh += 1;
+            fresh_bytes += cost;
             log.pending_placed = range.end;
             building.push(Item::Fresh(index, range), cost);
         }

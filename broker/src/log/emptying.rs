@@ -126,7 +126,13 @@ impl Logs {
         let age = self.journal.bytes_behind_head(oldest.frame_at);
         // Twice what is small in all: else carrying one log would make the next one old, for ever.
         let old = (self.limits.checkpoint_interval_bytes / 2).max(2 * self.small_bytes as u64);
-        if age > old || (self.memory_is_low() && self.memory_is_sparse()) {
+        let moves = if self.ring_is_short() {
+            // What was moved within the part that is kept for moving stays where it is, so that the part is enough.
+            age > self.limits.ring_move_bytes()
+        } else {
+            age > old || (self.memory_is_low() && self.memory_is_sparse())
+        };
+        if moves {
             return Some(Urgency::Move);
         }
         self.has_too_many_small().then_some(Urgency::Settle)
@@ -141,7 +147,7 @@ impl Logs {
 
     fn has_too_many_small(&self) -> bool {
         let bytes = self.small_bytes as u64;
-        bytes > self.limits.ring_bytes() / 8
+        bytes > self.limits.small_bytes_many()
             || bytes > self.limits.memory_bytes as u64 / 4
             || self.small_count > self.limits.extents_max as usize / 2
     }

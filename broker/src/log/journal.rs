@@ -31,7 +31,6 @@ pub(super) struct Journal {
     incarnation: Incarnation,
     file_bytes: u64,
     ring_bytes: u64,
-    recovery_bytes: u64,
     next: FrameSequence,
     last_hash: u64,
     head: u64,
@@ -127,7 +126,6 @@ impl Journal {
             incarnation,
             file_bytes: limits.ring_file_bytes,
             ring_bytes: limits.ring_bytes(),
-            recovery_bytes: limits.ring_recovery_bytes(),
             next: FrameSequence(end.last.0 + 1),
             last_hash: end.hash,
             head: end.head % limits.ring_bytes(),
@@ -193,11 +191,12 @@ impl Journal {
         (skip + (bytes as u64) < self.free_bytes()).then_some((self.head + skip) % self.ring_bytes)
     }
 
-    /// The largest frame of at most `bytes_max` that has a place and leaves what recoveries need; 0: not even a block.
-    pub(super) fn room(&self, bytes_max: usize) -> usize {
+    /// The largest frame of at most `bytes_max` that has a place and leaves more than `kept` bytes of the ring behind it,
+    /// whatever is lost at the end of a file; 0: not even a block.
+    pub(super) fn room(&self, bytes_max: usize, kept: u64) -> usize {
         let block = BLOCK as u64;
         let left_in_file = self.file_bytes - self.head % self.file_bytes;
-        let free = self.free_bytes().saturating_sub(block + self.recovery_bytes);
+        let free = self.free_bytes().saturating_sub(block + kept);
         let behind = left_in_file.min(free);
         let at_next = self.file_bytes.min(free.saturating_sub(left_in_file));
         let room = behind.max(at_next).min(bytes_max as u64);
@@ -301,10 +300,13 @@ mod tests {
             journal.check();
         }
         assert_eq!(places, [Some(0), Some(4), None, Some(6)]);
-        assert_eq!(journal.room(1 << 20), 0, "the rest is for recoveries");
+        assert_eq!(journal.room(1 << 20, 0), 0, "the head may not reach the oldest frame");
         journal.free_below(FrameSequence(2));
         assert_eq!(journal.place(4 * 4096), None, "the head may not reach the oldest frame");
         assert_eq!(journal.place(3 * 4096), Some(0));
+        assert_eq!(journal.room(1 << 20, 0), 3 * 4096);
+        // What is lost at the end of the file counts too.
+        assert_eq!(journal.room(1 << 20, 2 * 4096), 4096);
         journal.took(0, 3 * 4096, 7);
         assert_eq!(journal.laps(), 1);
     }

@@ -353,7 +353,8 @@ impl Recovery {
         let rot = if self.damage.is_empty() { Rot::Absent } else { Rot::Present };
         let condition = match rot {
             Rot::Absent => {
-                if journal.free_bytes() < boot.limits.ring_reserve_bytes() {
+                let limits = &boot.limits;
+                if journal.free_bytes() < limits.ring_reserve_bytes() + limits.ring_move_bytes() {
                     self.flush_kept(disk, &boot, &mut journal)?;
                     self.checkpoint(disk, &boot, &mut journal)?;
                 }

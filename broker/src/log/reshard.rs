@@ -179,9 +179,10 @@ impl Founding<'_> {
         self.write_slots(disk, end)
     }
 
-    /// Writes the small extents of the largest logs into data files until the rest fits a quarter of the ring and of memory.
+    /// Writes the small extents of the largest logs into data files until the rest is as much as the ring may hold, and a
+    /// quarter of memory.
     fn settle(&mut self, disk: &mut dyn Disk) -> Result<(), ChangeError> {
-        let bytes_max = (self.limits.ring_bytes() as usize / 4).min(self.limits.memory_bytes / 4);
+        let bytes_max = (self.limits.small_bytes_max() as usize).min(self.limits.memory_bytes / 4);
         let count_max = self.limits.extents_max as usize / 2;
         let mut number = 0;
         while self.part.small_bytes() > bytes_max || self.part.small_count() > count_max {

@@ -7,6 +7,18 @@ use super::answer::{AppendRefused, Outcome, Room};
 use super::notice::{Notice, Shortage};
 use super::{Condition, Logs};
 
+/// What a frame, or a part of it, is for. Each leaves a part of the ring to those that follow it, so that nothing waits for
+/// what it is to free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RingUse {
+    /// What clients produce.
+    Produce,
+    /// Trims, frees, internal logs, marks alone.
+    Departures,
+    /// Settling and carrying.
+    Moving,
+}
+
 impl Logs {
     /// How much may be appended now.
     pub fn room(&self) -> Room {
@@ -39,7 +51,10 @@ impl Logs {
 
     /// Whether the ring has too little room for what producers may send at once.
     fn ring_is_full(&self) -> bool {
-        self.ring_room() < self.limits.frame_bytes_max as u64 / 4
+        let limits = &self.limits;
+        let small = self.small_bytes + limits.batch_bytes_max;
+        self.frame_room(RingUse::Produce) < limits.frame_bytes_max / 4
+            || small as u64 > limits.small_bytes_max()
     }
 
     /// Whether there are as many small extents as producers may have.
@@ -71,16 +86,20 @@ impl Logs {
         self.shortage = shortage;
     }
 
-    /// Bytes of frames that produce may still fill, so that trims, internal logs and carrying keep their reserve.
-    fn ring_room(&self) -> u64 {
-        self.journal
-            .free_bytes()
-            .saturating_sub(self.limits.ring_reserve_bytes() + self.limits.frame_bytes_max as u64)
+    /// The largest frame that the ring has room for now, or the part of one that may be used so.
+    pub(super) fn frame_room(&self, what: RingUse) -> usize {
+        let limits = &self.limits;
+        let kept = match what {
+            RingUse::Produce => limits.ring_reserve_bytes() + limits.ring_move_bytes(),
+            RingUse::Departures => limits.ring_recovery_bytes() + limits.ring_move_bytes(),
+            RingUse::Moving => limits.ring_recovery_bytes(),
+        };
+        self.journal.room(limits.frame_bytes_max, kept)
     }
 
-    /// The part of a frame of `room` bytes that may hold what clients produce.
-    pub(super) fn ordinary_room(&self, room: usize) -> usize {
-        room.min(self.ring_room() as usize)
+    /// Whether what clients produce has to wait until old frames are free.
+    pub(super) fn ring_is_short(&self) -> bool {
+        self.frame_room(RingUse::Produce) == 0
     }
 
     /// The last check before an append: the bounds that nothing may pass, whatever credit was given before.
@@ -105,8 +124,9 @@ impl Logs {
     }
 
     pub(super) fn ring_is_low(&self) -> bool {
-        self.journal.free_bytes()
-            < 2 * self.limits.ring_reserve_bytes() + 2 * self.limits.frame_bytes_max as u64
+        let (limits, frame) = (&self.limits, self.limits.frame_bytes_max as u64);
+        let short = limits.ring_reserve_bytes() + limits.ring_move_bytes() + frame;
+        self.journal.free_bytes() < short.max(2 * limits.ring_reserve_bytes() + 2 * frame)
     }
 
     /// Memory that may be used before what is old has to leave.

@@ -578,6 +578,47 @@ fn a_shard_that_fails_again_and_again_can_always_be_recovered() {
 }
 
 #[test]
+fn crash_loops_on_a_full_drive_leave_room_to_move_what_is_old() {
+    // The smallest ring that such frames may have: a checkpoint is lost again and again after what it covers was moved.
+    let limits = Limits {
+        ring_file_bytes: 64 << 10,
+        ring_files: 4,
+        checkpoint_interval_bytes: 64 << 10,
+        frame_bytes_max: 64 * KIB,
+        settle_bytes: 16 * KIB,
+        run_bytes_max: 32 * KIB,
+        direct_min_bytes: 16 * KIB,
+        ..LIMITS
+    };
+    for seed in 1..8 {
+        let mut bench = started(Bench::with_logs(limits, 12));
+        let mut dice = Dice(seed * 7919);
+        bench.drive.full = true;
+        for life in 0..150 {
+            for _ in 0..dice.roll(12) {
+                for _ in 0..dice.roll(6) {
+                    let to = log(dice.roll(12) as i32);
+                    let _ = bench.append(to, batch(1, 1500, BatchOrigin::NONE, life));
+                }
+                bench.turn(1 + dice.roll(12) as usize);
+            }
+            bench.restart((dice.roll(3) > 0).then(|| 1 + dice.roll(1 << 30)));
+            (0..12).for_each(|p| bench.logs.create(log(p), OPTIONS).expect("room for a log"));
+        }
+        bench.drive.full = false;
+        bench.drive.pass(2_000_000_000);
+        bench.settle();
+        bench.append(log(0), batch(1, 100, BatchOrigin::NONE, 0)).expect("it goes on");
+        bench.settle();
+        let behind = (0..12).filter_map(|p| bench.logs.positions(log(p))).filter(|p| p.durable < p.appended);
+        assert_eq!(behind.count(), 0, "{:?}", bench.logs.stats());
+        bench.logs.stop();
+        bench.settle();
+        assert!(bench.logs.stopped(), "{:?}", bench.logs.stats());
+    }
+}
+
+#[test]
 fn large_data_that_came_before_there_were_files_is_settled_once_there_are() {
     let mut bench = started(Bench::with_logs(LIMITS, 2));
     bench.drive.full = true;
