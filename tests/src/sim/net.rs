@@ -106,6 +106,8 @@ struct LinkState {
     /// The peer has closed: what the broker still sends goes nowhere.
     peer_closed: bool,
     cut: bool,
+    /// The peer has been told that the link is gone.
+    told: bool,
 }
 
 #[derive(Debug)]
@@ -170,6 +172,7 @@ impl Network {
             reading: Reading::On,
             peer_closed: false,
             cut: false,
+            told: false,
         };
         assert!(self.links.insert(link, state).is_none(), "{link:?} is in use");
     }
@@ -319,9 +322,7 @@ impl Network {
         }
         let peer_done = state.cut || (state.to_peer.ended && state.to_peer.pieces.is_empty());
         if peer_done && state.end.is_none() {
-            if !state.cut {
-                out.peer_events.push((state.peer, PeerEvent::Gone(link)));
-            }
+            state.tell(&mut out, link);
             self.links.remove(&link);
         }
         out
@@ -329,11 +330,16 @@ impl Network {
 }
 
 impl LinkState {
-    fn end_cut(&mut self, out: &mut Pumped, link: Link) {
-        if !self.to_peer.ended {
-            self.to_peer.ended = true;
+    /// The peer learns once that the link is gone, also if it is cut after the broker has closed it.
+    fn tell(&mut self, out: &mut Pumped, link: Link) {
+        if !std::mem::replace(&mut self.told, true) {
             out.peer_events.push((self.peer, PeerEvent::Gone(link)));
         }
+    }
+
+    fn end_cut(&mut self, out: &mut Pumped, link: Link) {
+        self.to_peer.ended = true;
+        self.tell(out, link);
         self.to_broker = Pipe { ended: true, ..Pipe::default() };
         self.to_peer.pieces.clear();
         let Some((shard, socket)) = self.end else { return };
@@ -442,4 +448,22 @@ fn pieces(random: &mut Random, weather: &Weather, mut bytes: &[u8]) -> Vec<Vec<u
         bytes = &bytes[len..];
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_learns_that_its_link_was_cut_also_after_the_broker_has_closed_it() {
+        let mut net = Network::new(Random::new(1));
+        let (shard, link) = (ShardIndex(0), Link(1));
+        net.connect(link, 7);
+        let socket = net.arrive(link, shard).expect("the link is there");
+        net.close(shard, socket);
+        net.cut(link);
+        let pumped = net.pump(0, link);
+        assert!(matches!(pumped.peer_events[..], [(7, PeerEvent::Gone(gone))] if gone == link));
+        assert!(net.links().is_empty());
+    }
 }
