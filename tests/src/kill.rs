@@ -11,9 +11,9 @@ use std::time::Duration;
 use tidegate::{Client, TopicSpec};
 
 use crate::crash::always;
-use crate::crash::image::Random;
 use crate::ledger::{Ledger, Verdict};
 use crate::process::BrokerProcess;
+use crate::sim::random::Random;
 
 /// What to run.
 #[derive(Clone, Debug, clap::Args)]
@@ -39,7 +39,7 @@ pub async fn run(args: &KillArgs) -> io::Result<(Verdict, usize)> {
     };
     let data = dir.path().join("data");
     let ledger = Arc::new(Ledger::default());
-    let mut random = Random(args.seed);
+    let mut random = Random::new(args.seed);
     let mut sum = Verdict::default();
     for cycle in 0..args.cycles {
         let broker = BrokerProcess::start(&data, &[])?;

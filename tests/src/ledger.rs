@@ -185,7 +185,7 @@ async fn read_all(server: &str, topic: &str) -> tidegate::Result<Stored> {
 
 /// The value of record `id`: 0 to about 3,000 bytes that no other record has.
 pub fn value_of(id: u64) -> Vec<u8> {
-    let mut random = crate::crash::image::Random(id);
+    let mut random = crate::sim::random::Random::new(id);
     let len = match random.below(16) {
         0 => 0,
         1..=9 => random.below(200),
@@ -194,7 +194,7 @@ pub fn value_of(id: u64) -> Vec<u8> {
     };
     let mut value = Vec::with_capacity(len as usize + 8);
     while value.len() < len as usize {
-        value.extend_from_slice(&random.number().to_le_bytes());
+        value.extend_from_slice(&random.word().to_le_bytes());
     }
     value.truncate(len as usize);
     value

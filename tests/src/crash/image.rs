@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::recorder::Recorded;
+use crate::sim::random::Random;
 
 const SECTOR: usize = 4096;
 const PIECE: usize = 512;
@@ -60,7 +61,7 @@ impl<'a> States<'a> {
     pub fn build(&self, image: &Path, seed: u64) -> io::Result<Pending> {
         copy_sparse(&self.durable_path, image)?;
         let file = OpenOptions::new().write(true).open(image)?;
-        let mut random = Random(seed ^ self.flush.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut random = Random::new(seed ^ self.flush.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut pending = Pending::default();
         // From nothing of the pending writes to all of them, so that both ends are among the states.
         let keep_of_8 = random.below(9);
@@ -104,25 +105,6 @@ pub fn copy_sparse(from: &Path, to: &Path) -> io::Result<()> {
         Ok(())
     } else {
         Err(io::Error::other(format!("cp {} {}: {status}", from.display(), to.display())))
-    }
-}
-
-/// SplitMix64: small, seeded, the same everywhere.
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next number.
-    pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `bound`.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.number() % bound
     }
 }
 

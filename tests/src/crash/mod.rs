@@ -20,7 +20,8 @@ use tidegate::{Client, TopicSpec};
 
 use crate::ledger::{Ledger, Verdict};
 use crate::process::BrokerProcess;
-use image::{Random, States};
+use crate::sim::random::Random;
+use image::States;
 use mount::{Filesystem, Mounted};
 use recorder::{Recorded, Recorder};
 
@@ -78,12 +79,12 @@ pub async fn run(args: &CrashArgs) -> io::Result<CrashReport> {
 
     let mut report = CrashReport::default();
     let mut states = States::new(&base, &dir.path().join("durable.img"), &records)?;
-    let mut random = Random(args.seed);
+    let mut random = Random::new(args.seed);
     for number in 0..args.images {
         let flush = first_flush + (last_flush - first_flush) * (number + 1) / args.images;
         states.advance_to(flush)?;
         let image = dir.path().join("crash.img");
-        let pending = states.build(&image, random.number())?;
+        let pending = states.build(&image, random.word())?;
         report.pending += pending.sectors;
         report.torn += pending.torn;
         let twice = number % 3 == 2;
