@@ -40,11 +40,11 @@ pub trait World {
     ) -> Vec<Letter>;
 }
 
-/// Makes one test of each rule for the reactor that `$world` makes.
+/// Makes one test of each rule, held against each of the reactors that `$worlds` makes.
 #[macro_export]
 macro_rules! contract_tests {
-    ($world:expr) => {
-        $crate::contract_tests! { $world;
+    ($worlds:expr) => {
+        $crate::contract_tests! { $worlds;
             the_first_turn_comes_at_once_and_without_events
             the_clock_is_read_once_a_turn_and_never_falls
             what_is_sent_comes_back_in_order
@@ -64,10 +64,12 @@ macro_rules! contract_tests {
             orders_and_reports_pass_unopened
         }
     };
-    ($world:expr; $($rule:ident)*) => {
+    ($worlds:expr; $($rule:ident)*) => {
         $(#[test]
         fn $rule() {
-            $crate::contract::$rule(&mut $world);
+            for mut world in $worlds {
+                $crate::contract::$rule(&mut world);
+            }
         })*
     };
 }

@@ -95,4 +95,4 @@ fn play(addr: std::net::SocketAddr, steps: Vec<Step>) -> TcpStream {
     stream
 }
 
-tests::contract_tests!(Glommio::new());
+tests::contract_tests!([Glommio::new()]);

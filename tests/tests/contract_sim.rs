@@ -103,31 +103,4 @@ impl Peer for Player {
     }
 }
 
-macro_rules! under_seeds {
-    ($($rule:ident)*) => {
-        $(#[test]
-        fn $rule() {
-            for seed in SEEDS {
-                tests::contract::$rule(&mut Simulated { seed });
-            }
-        })*
-    };
-}
-
-under_seeds! {
-    the_first_turn_comes_at_once_and_without_events
-    the_clock_is_read_once_a_turn_and_never_falls
-    what_is_sent_comes_back_in_order
-    a_receive_fills_only_the_free_part_and_the_buffer_comes_back
-    a_peer_that_ends_its_side_is_a_receive_of_zero_bytes
-    a_close_ends_each_op_under_way_once_and_comes_last
-    a_send_to_a_peer_that_does_not_read_waits_and_loses_nothing
-    a_socket_number_is_not_used_again
-    a_socket_changes_its_shard_with_the_bytes_already_read
-    letters_arrive_in_order_and_each_gives_its_credit_back_once
-    timers_end_in_order_of_time_and_never_early
-    what_is_written_and_flushed_is_read_back
-    many_writes_under_way_end_once_each
-    errors_of_files_are_events
-    orders_and_reports_pass_unopened
-}
+tests::contract_tests!(SEEDS.map(|seed| Simulated { seed }));
