@@ -92,6 +92,9 @@ fn summarise(summary: &Summary, seconds: f64, out: &mut String) {
     let virtual_s = summary.virtual_ns as f64 / 1e9;
     let _ = writeln!(out, "{:?}", summary.counts);
     let _ = writeln!(out, "{:?}", summary.coverage);
+    for (kind, count) in summary.kinds() {
+        let _ = writeln!(out, "{count:>10} {kind}");
+    }
     for (seed, failure) in &summary.failed {
         let _ = writeln!(out, "seed {seed}: {failure}");
     }

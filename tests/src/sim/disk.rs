@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use tidegate_reactor::buffer::{BLOCK, Buffer, View};
 use tidegate_reactor::op::{Fault, FreeSpace, OpenHow};
 
+use super::coverage::Coverage;
 use super::random::Random;
 
 const SECTOR: usize = BLOCK;
@@ -61,62 +62,11 @@ pub struct FaultRates {
     pub low_space: u32,
 }
 
-/// What has been tried on the drive, to tell whether a run was interesting.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is a count of what its name says")]
-pub struct Coverage {
-    pub reads: u64,
-    pub read_errors: u64,
-    pub writes: u64,
-    pub write_errors: u64,
-    pub short_writes: u64,
-    pub flushes: u64,
-    pub flush_errors: u64,
-    pub creates: u64,
-    pub full: u64,
-    pub low_space: u64,
-    pub removes: u64,
-    pub kills: u64,
-    pub power_losses: u64,
-    /// Power losses in which at least one pending write was dropped.
-    pub power_losses_that_drop: u64,
-    pub sectors_old: u64,
-    pub sectors_new: u64,
-    pub sectors_torn: u64,
-    pub sectors_zero: u64,
-}
-
-impl Coverage {
-    /// Adds the counts of another run.
-    pub fn add(&mut self, other: &Coverage) {
-        self.reads += other.reads;
-        self.read_errors += other.read_errors;
-        self.writes += other.writes;
-        self.write_errors += other.write_errors;
-        self.short_writes += other.short_writes;
-        self.flushes += other.flushes;
-        self.flush_errors += other.flush_errors;
-        self.creates += other.creates;
-        self.full += other.full;
-        self.low_space += other.low_space;
-        self.removes += other.removes;
-        self.kills += other.kills;
-        self.power_losses += other.power_losses;
-        self.power_losses_that_drop += other.power_losses_that_drop;
-        self.sectors_old += other.sectors_old;
-        self.sectors_new += other.sectors_new;
-        self.sectors_torn += other.sectors_torn;
-        self.sectors_zero += other.sectors_zero;
-    }
-}
-
 /// The drive with its one filesystem. It outlives every start of the broker in a run.
 #[derive(Debug)]
 pub struct VirtualDisk {
     random: Random,
     one_flush: OneFlush,
-    /// Bytes that all files together may have.
-    capacity: u64,
     names: BTreeMap<PathBuf, Inode>,
     dirs: BTreeSet<PathBuf>,
     files: BTreeMap<Inode, VirtualFile>,
@@ -126,6 +76,8 @@ pub struct VirtualDisk {
     next: u64,
     /// How often ops fail from now on.
     pub faults: FaultRates,
+    /// Bytes that all files together may have from now on.
+    pub capacity: u64,
     coverage: Coverage,
 }
 
@@ -330,8 +282,10 @@ impl VirtualDisk {
             return Err(fault(format!("create {}", path.display()), EEXIST));
         }
         self.require_parent(&path)?;
-        if self.used() + bytes > self.capacity || self.random.chance(self.faults.full) {
+        let no_byte_left = self.used() + bytes > self.capacity;
+        if no_byte_left || self.random.chance(self.faults.full) {
             self.coverage.full += 1;
+            self.coverage.full_at_byte += u64::from(no_byte_left);
             return Err(fault(format!("create {}", path.display()), ENOSPC));
         }
         self.create(path, inode, bytes);
@@ -428,12 +382,42 @@ impl VirtualDisk {
         }
     }
 
-    /// Flips one bit of a durable sector: rot. Returns false if the sector has never been written.
-    pub fn rot(&mut self, inode: Inode, at: u64) -> bool {
+    /// Bytes of all files.
+    pub fn used(&self) -> u64 {
+        self.files.values().map(|f| (f.sectors.len() * SECTOR) as u64).sum()
+    }
+
+    /// Flips one bit somewhere in what lies on the drive: rot. Returns in which file; none if nothing was ever written.
+    pub fn rot_somewhere(&mut self, random: &mut Random) -> Option<PathBuf> {
+        let holds = |sector: &SectorState| {
+            sector.pending.is_empty() && sector.durable.as_ref().is_some_and(|b| b.iter().any(|b| *b != 0))
+        };
+        let mut found = Vec::new();
+        for (path, inode) in &self.names {
+            let sectors = &self.files[inode].sectors;
+            let indices: Vec<usize> = (0..sectors.len()).filter(|i| holds(&sectors[*i])).collect();
+            if !indices.is_empty() {
+                found.push((path.clone(), *inode, indices));
+            }
+        }
+        if found.is_empty() {
+            return None;
+        }
+        // A file, then a place in it: small files matter as much as large ones.
+        let (path, inode, indices) = found.swap_remove(random.index(found.len()));
+        let at = random.pick(&indices) * SECTOR + random.index(SECTOR);
+        let bit = random.below(8) as u8;
+        assert!(self.rot(inode, at as u64, bit), "the sector holds something");
+        Some(path)
+    }
+
+    /// Flips that bit of the byte there. Returns false if the sector has never been written.
+    pub fn rot(&mut self, inode: Inode, at: u64, bit: u8) -> bool {
         let file = self.files.get_mut(&inode).expect("a file of this drive");
         match &mut file.sectors[at as usize / SECTOR].durable {
             Some(bytes) => {
-                bytes[at as usize % SECTOR] ^= 1;
+                bytes[at as usize % SECTOR] ^= 1 << bit;
+                self.coverage.rotten += 1;
                 true
             }
             None => false,
@@ -445,10 +429,6 @@ impl VirtualDisk {
         self.next += 1;
         self.underway.insert(ticket, op);
         ticket
-    }
-
-    fn used(&self) -> u64 {
-        self.files.values().map(|f| (f.sectors.len() * SECTOR) as u64).sum()
     }
 
     fn require_parent(&self, path: &Path) -> Result<(), Fault> {

@@ -5,8 +5,9 @@ use std::path::Path;
 use tidegate_broker::datadir::{DataDir, Wanted, first_journal};
 use tidegate_broker::limits::{FileLimits, Limits};
 use tidegate_broker::log::flush_rule::FlushRule;
-use tidegate_broker::log::{Logs, ShardBoot, journal};
+use tidegate_broker::log::{Logs, ShardBoot, journal, reshard};
 use tidegate_protocol::disk::frame::JournalIdentity;
+use tidegate_protocol::disk::superblock::Superblock;
 use tidegate_protocol::ids::{ClusterId, Incarnation, NodeId, ShardId};
 use tidegate_reactor::disk::Disk;
 
@@ -88,17 +89,28 @@ impl Shape {
     }
 }
 
-/// Opens the data directory and recovers the logs of its only shard.
+/// A data directory that has been recovered.
+#[derive(Debug)]
+pub struct Opened {
+    /// Whose it is.
+    pub superblock: Superblock,
+    /// Of this start.
+    pub incarnation: Incarnation,
+    /// The logs of each shard.
+    pub logs: Vec<Logs>,
+}
+
+/// Opens the data directory, gives it that number of shards, and recovers the logs of each.
 ///
 /// # Errors
 /// As a text: whatever ended it, a crash included.
-pub fn open(disk: &mut dyn Disk, shape: &Shape) -> Result<Logs, String> {
+pub fn open(disk: &mut dyn Disk, shape: &Shape, shard_count: u16) -> Result<Opened, String> {
     let wanted = Wanted {
         cluster: None,
         cluster_if_new: ClusterId(*b"simulated clustr"),
         journal_first_if_new: first_journal(7),
         node: NodeId(1),
-        shard_count: 1,
+        shard_count,
     };
     let root = Path::new(ROOT);
     let limits = shape.limits;
@@ -107,17 +119,24 @@ pub fn open(disk: &mut dyn Disk, shape: &Shape) -> Result<Logs, String> {
         journal::create(disk, root, identity, Incarnation(0), &limits)
     };
     let mut dir = DataDir::open(disk, root, &wanted, &mut make).map_err(|e| e.to_string())?;
+    if dir.superblock().layout.journals.len() != usize::from(shard_count) {
+        reshard::change(disk, &mut dir, &limits, &shape.flush_rule, shard_count)
+            .map_err(|e| e.to_string())?;
+    }
     let incarnation = dir.raise(disk).map_err(|e| e.to_string())?;
     let superblock = dir.close(disk);
-    let journal = superblock.layout.journals[0];
-    let identity = JournalIdentity { cluster: superblock.cluster, node: superblock.node, journal };
-    let boot = ShardBoot {
-        root: root.to_path_buf(),
-        identity,
-        incarnation,
-        shard: ShardId(0),
-        limits,
-        flush_rule: shape.flush_rule.clone(),
-    };
-    Logs::open(disk, boot).map_err(|e| e.to_string())
+    let mut logs = Vec::new();
+    for (shard, journal) in (0..).map(ShardId).zip(superblock.layout.journals.clone()) {
+        let identity = JournalIdentity { cluster: superblock.cluster, node: superblock.node, journal };
+        let boot = ShardBoot {
+            root: root.to_path_buf(),
+            identity,
+            incarnation,
+            shard,
+            limits,
+            flush_rule: shape.flush_rule.clone(),
+        };
+        logs.push(Logs::open(disk, boot).map_err(|e| e.to_string())?);
+    }
+    Ok(Opened { superblock, incarnation, logs })
 }

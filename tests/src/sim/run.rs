@@ -16,7 +16,8 @@ use tidegate_reactor::disk::Disk;
 use tidegate_reactor::op::Turn;
 
 use super::blocking::{BlockingDisk, Crash};
-use super::disk::{Coverage, FaultRates, OneFlush, VirtualDisk};
+use super::coverage::Coverage;
+use super::disk::{FaultRates, OneFlush, VirtualDisk};
 use super::machine;
 use super::random::Random;
 use super::reactor::{Step, World};
@@ -31,6 +32,26 @@ const PATIENCE_STEPS: u64 = 100_000;
 const FAILURES_MAX: u64 = 40;
 /// Lives of a seed, at most.
 const LIVES_MAX: u64 = 100;
+
+/// Kinds of faults and operations beside those of the drive, counted under these names.
+const KINDS: [&str; 8] = [
+    CUT_SHORT,
+    CUT_AGAIN,
+    RESHAPED,
+    RESHAPE_CUT,
+    SPACE_BACK,
+    ROT_SERVED,
+    "ranges refused as damaged",
+    "searches by time",
+];
+const CUT_SHORT: &str = "recoveries cut short";
+const CUT_AGAIN: &str = "recoveries cut short three times running";
+const RESHAPED: &str = "starts with another number of shards";
+const RESHAPE_CUT: &str = "such starts cut short";
+const SPACE_BACK: &str = "times that room came back on a full drive";
+const ROT_SERVED: &str = "flipped bits with which the broker starts";
+/// Not asked for: most of what can rot stops no start.
+const ROT_REFUSED: &str = "flipped bits that stop a start, and are named";
 
 /// What is simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +71,10 @@ pub trait Script {
     fn open(&mut self, disk: &mut dyn Disk) -> Result<Vec<Box<dyn Turn>>, String>;
     /// Whether the drive may fail from now on, so that errors of the drive are answers to be expected.
     fn expect_faults(&mut self, may_fail: bool);
+    /// From the next start on the broker has so many shards.
+    fn change_shards(&mut self, shard_count: u16);
+    /// A bit of that file has flipped: what it held may be refused from now on, if the refusal names it.
+    fn expect_rot(&mut self, file: &str);
     /// Whether the broker has said that it does no more until it is restarted.
     fn is_halted(&self) -> bool;
     /// What is wanted from now on.
@@ -265,6 +290,19 @@ impl Summary {
     }
 }
 
+impl Summary {
+    /// The kinds of faults and the operations that have not occurred once in all these seeds: nothing is proved of them.
+    pub fn never(&self) -> Vec<&'static str> {
+        self.kinds().into_iter().filter(|(_, count)| *count == 0).map(|(kind, _)| kind).collect()
+    }
+
+    /// Kinds of faults and operations, with how often each has occurred.
+    pub fn kinds(&self) -> Vec<(&'static str, u64)> {
+        let count = |name| (name, self.counts.get(name).copied().unwrap_or(0));
+        self.coverage.faults().into_iter().chain(KINDS.map(count)).collect()
+    }
+}
+
 fn add_counts(sum: &mut Counts, more: &Counts) {
     for (name, count) in more {
         *sum.entry(name).or_default() += count;
@@ -278,6 +316,32 @@ struct Run {
     random: Random,
     script: Box<dyn Script>,
     faults: FaultRates,
+    swarm: Swarm,
+    shard_count: Option<u16>,
+    /// Since the last start that came to its end the number of shards has changed.
+    is_reshaping: bool,
+    happened: Counts,
+}
+
+/// Which kinds of lives a seed has beside those that all have. It draws from a sequence of its own, so that a kind more does
+/// not change the others.
+struct Swarm {
+    random: Random,
+    /// The number of shards changes between lives.
+    reshapes: bool,
+    /// The drive has few bytes left, for a while.
+    fills_up: bool,
+    /// In the end a bit flips at rest.
+    rots: bool,
+}
+
+impl Swarm {
+    fn draw(seed: u64, level: Level) -> Swarm {
+        let mut random = Random::new(!seed);
+        let (reshapes, fills_up) = (random.chance(200_000), random.chance(150_000));
+        let rots = random.chance(300_000) && level == Level::Logs;
+        Swarm { random, reshapes, fills_up, rots }
+    }
 }
 
 impl Run {
@@ -292,7 +356,18 @@ impl Run {
             Level::Logs => Box::new(LogsScript::new(random.fork(), one_flush)),
             Level::Shards => Box::new(ShardsScript::new(random.fork(), one_flush)),
         };
-        Run { level, world, random, script, faults }
+        let swarm = Swarm::draw(seed, level);
+        Run {
+            level,
+            world,
+            random,
+            script,
+            faults,
+            swarm,
+            shard_count: None,
+            is_reshaping: false,
+            happened: Counts::new(),
+        }
     }
 
     fn lives(&mut self) {
@@ -303,26 +378,61 @@ impl Run {
                 break;
             }
             self.world.disk.faults = FaultRates::default();
+            if self.swarm.reshapes && self.swarm.random.chance(400_000) {
+                self.change_shards();
+            }
             self.start();
             self.world.disk.faults = self.faults;
-            self.script.expect_faults(self.faults.any());
-            self.life();
+            let fills_up = self.swarm.fills_up && self.swarm.random.chance(500_000);
+            self.script.expect_faults(self.faults.any() || fills_up);
+            self.life(fills_up);
         }
         self.last_life();
+        if self.swarm.rots {
+            self.rot();
+        }
+    }
+
+    fn happens(&mut self, what: &'static str) {
+        *self.happened.entry(what).or_default() += 1;
+    }
+
+    /// From the next start on there is another number of shards.
+    fn change_shards(&mut self) {
+        let count = self.swarm.random.between(1, 3) as u16;
+        self.script.change_shards(count);
+        let before = self.shard_count.replace(count);
+        if before.is_some_and(|before| before != count) {
+            self.happens(RESHAPED);
+            self.is_reshaping = true;
+        }
     }
 
     /// One life from its first turn to its end.
-    fn life(&mut self) {
+    fn life(&mut self, fills_up: bool) {
         self.want(Stage::Work);
         let steps = self.random.pick(&[20, 200, 1_000, 3_000]);
         let steps = self.random.between(1, steps);
-        for _ in 0..steps {
+        let size = self.world.disk.capacity;
+        let refused = self.world.disk.coverage().full_at_byte;
+        if fills_up {
+            self.world.disk.capacity = self.world.disk.used() + self.swarm.random.below(2 << 20);
+        }
+        let back_at = if fills_up { self.swarm.random.below(2 * steps) } else { 0 };
+        for step in 0..steps {
+            if fills_up && step == back_at {
+                self.world.disk.capacity = size;
+                if self.world.disk.coverage().full_at_byte > refused {
+                    self.happens(SPACE_BACK);
+                }
+            }
             self.world.step();
             // With outcomes unknown a shard serves reads until it is restarted; a while of that is enough.
             if self.script.is_halted() && self.random.chance(20_000) {
                 break;
             }
         }
+        self.world.disk.capacity = size;
         let halted = self.script.is_halted();
         match self.random.below(100) {
             0..60 => self.world.crash(Crash::PowerLoss),
@@ -349,6 +459,29 @@ impl Run {
         self.want(Stage::Verify);
         self.until(Stage::Verify);
         self.stop();
+    }
+
+    /// After a clean stop a bit flips somewhere. The broker starts and serves everything but ranges that it refuses by the
+    /// name of that file, or it refuses to start and names the file.
+    fn rot(&mut self) {
+        let Some(path) = self.world.disk.rot_somewhere(&mut self.swarm.random) else { return };
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        self.world.trace.note(self.world.clock.now_ns(), "ROT", &name, &[]);
+        self.script.expect_rot(&name);
+        let World { disk, clock, trace, .. } = &mut self.world;
+        let opened = self.script.open(&mut BlockingDisk::new(disk, clock, trace, None));
+        match opened {
+            Ok(turns) => {
+                self.world.boot(turns);
+                self.want(Stage::Verify);
+                self.until(Stage::Verify);
+                self.happens(ROT_SERVED);
+            }
+            Err(why) => {
+                assert!(why.contains(&name), "ROT: {name} has rotted, and the start is refused: {why}");
+                self.happens(ROT_REFUSED);
+            }
+        }
     }
 
     fn want(&mut self, stage: Stage) {
@@ -390,6 +523,7 @@ impl Run {
 
     /// Recovers, perhaps through several crashes, and starts the broker.
     fn start(&mut self) {
+        let mut cut = 0;
         for _ in 0..self.random.pick(&[0, 0, 0, 1, 1, 2, 4]) {
             let how = if self.random.chance(700_000) { Crash::PowerLoss } else { Crash::Kill };
             let calls = self.random.pick(&[10, 60, 400]);
@@ -397,13 +531,23 @@ impl Run {
             if self.boot(crash) {
                 // The recovery was shorter than that: it ends right after it.
                 self.world.crash(how);
+            } else {
+                cut += 1;
+                self.happens(CUT_SHORT);
+                if self.is_reshaping {
+                    self.happens(RESHAPE_CUT);
+                }
             }
+        }
+        if cut >= 3 {
+            self.happens(CUT_AGAIN);
         }
         self.start_without_crash();
     }
 
     fn start_without_crash(&mut self) {
         assert!(self.boot(None), "recovery ended without a crash and without success");
+        self.is_reshaping = false;
     }
 
     /// Recovers and gives the broker its first turn; false if the crash came before.
@@ -427,6 +571,7 @@ impl Run {
         counts.insert("checkpoints", self.world.written_to("-checkpoint-").writes);
         counts.insert("wraps", self.world.written_to("-ring-").laps);
         counts.insert("runs", self.world.written_to("/files/").writes);
+        counts.extend(&self.happened);
         counts
     }
 }

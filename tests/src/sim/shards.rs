@@ -2,21 +2,17 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::rc::Rc;
 
-use tidegate_broker::datadir::{DataDir, Wanted as WantedDir, first_journal};
-use tidegate_broker::log::{Logs, ShardBoot, journal};
 use tidegate_broker::shard::{Order, Shard, ShardLimits, ShardParts, Storage};
-use tidegate_protocol::disk::frame::JournalIdentity;
-use tidegate_protocol::ids::{ClusterId, Incarnation, NodeId, ShardId};
+use tidegate_protocol::ids::ShardId;
 use tidegate_reactor::disk::Disk;
 use tidegate_reactor::op::Turn;
 
 use super::admin::Admin;
 use super::claims::Claims;
 use super::disk::OneFlush;
-use super::machine::{ROOT, Shape};
+use super::machine::{self, Shape};
 use super::producer::Producer;
 use super::random::Random;
 use super::reactor::World;
@@ -113,42 +109,15 @@ impl ShardsScript {
 
 impl Script for ShardsScript {
     fn open(&mut self, disk: &mut dyn Disk) -> Result<Vec<Box<dyn Turn>>, String> {
-        let root = Path::new(ROOT);
-        let limits = self.shape.limits;
-        let cluster = ClusterId(*b"simulated clustr");
-        let wanted = WantedDir {
-            cluster: None,
-            cluster_if_new: cluster,
-            journal_first_if_new: first_journal(7),
-            node: NodeId(1),
-            shard_count: self.shard_count,
-        };
-        let mut make = |disk: &mut dyn Disk, journal| {
-            let identity = JournalIdentity { cluster: wanted.cluster_if_new, node: wanted.node, journal };
-            journal::create(disk, root, identity, Incarnation(0), &limits)
-        };
-        let mut dir = DataDir::open(disk, root, &wanted, &mut make).map_err(|e| e.to_string())?;
-        let incarnation = dir.raise(disk).map_err(|e| e.to_string())?;
-        let superblock = dir.close(disk);
+        let opened = machine::open(disk, &self.shape, self.shard_count)?;
         let mut turns: Vec<Box<dyn Turn>> = Vec::new();
-        for (shard, journal) in (0..).zip(superblock.layout.journals) {
-            let shard = ShardId(shard);
-            let identity = JournalIdentity { cluster: superblock.cluster, node: superblock.node, journal };
-            let boot = ShardBoot {
-                root: root.to_path_buf(),
-                identity,
-                incarnation,
-                shard,
-                limits,
-                flush_rule: self.shape.flush_rule.clone(),
-            };
-            let logs = Logs::open(disk, boot).map_err(|e| e.to_string())?;
+        for (shard, logs) in (0..).map(ShardId).zip(opened.logs) {
             turns.push(Box::new(Shard::new(ShardParts {
                 shard,
                 shard_count: self.shard_count,
-                node: superblock.node,
-                cluster: superblock.cluster,
-                incarnation,
+                node: opened.superblock.node,
+                cluster: opened.superblock.cluster,
+                incarnation: opened.incarnation,
                 seed: self.random.word(),
                 limits: self.shard_limits(),
                 facts: Vec::new(),
@@ -157,8 +126,19 @@ impl Script for ShardsScript {
                 logs,
             })));
         }
-        self.scene.borrow_mut().is_halted = false;
+        let mut scene = self.scene.borrow_mut();
+        scene.is_halted = false;
+        scene.shard_count = self.shard_count;
+        drop(scene);
         Ok(turns)
+    }
+
+    fn change_shards(&mut self, shard_count: u16) {
+        self.shard_count = shard_count;
+    }
+
+    fn expect_rot(&mut self, _file: &str) {
+        unreachable!("rot is tried on the logs alone");
     }
 
     fn expect_faults(&mut self, may_fail: bool) {

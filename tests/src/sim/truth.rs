@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use super::run::Counts;
 
 use tidegate_broker::log::{Appended, Positions};
+use tidegate_protocol::api::offset::OffsetQuery;
 use tidegate_protocol::batch::{BatchHeader, Batches};
 use tidegate_protocol::ids::{Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition};
 
@@ -31,6 +32,8 @@ pub struct TruthCounts {
     pub duplicates: u64,
     pub refused: u64,
     pub reads: u64,
+    pub searches: u64,
+    pub damage_named: u64,
     pub batches_read: u64,
     /// Batches that a crash took although they had been appended.
     pub batches_lost_unacknowledged: u64,
@@ -78,6 +81,8 @@ pub struct BatchTruth {
     pub len: usize,
     /// The append time that was told.
     pub append_time_ms: i64,
+    /// The highest timestamp of its records.
+    pub max_timestamp_ms: i64,
     /// Its producer.
     pub producer: ProducerId,
     /// The producer's epoch.
@@ -110,6 +115,8 @@ impl Truth {
             ("duplicates", c.duplicates),
             ("refused", c.refused),
             ("reads", c.reads),
+            ("searches by time", c.searches),
+            ("ranges refused as damaged", c.damage_named),
             ("batches read", c.batches_read),
             ("batches lost unacknowledged", c.batches_lost_unacknowledged),
             ("trims", c.trims),
@@ -172,6 +179,7 @@ impl Truth {
             crc: header.crc,
             len: header.len,
             append_time_ms: told.append_time_ms,
+            max_timestamp_ms: header.max_timestamp_ms,
             producer: header.producer_id,
             epoch: header.producer_epoch,
             sequence: header.base_sequence,
@@ -263,6 +271,42 @@ impl Truth {
         self.counts.reads += 1;
         truth.firm = truth.firm.max(end);
         end
+    }
+
+    /// A search by time, asked for when all below `durable` was readable, has found `found`; the log starts at `start` now.
+    pub fn searched(
+        &mut self,
+        log: TopicPartition,
+        query: OffsetQuery,
+        durable: Offset,
+        start: Offset,
+        found: Offset,
+    ) {
+        self.counts.searches += 1;
+        let truth = &self.logs[&log];
+        let reaches = |batch: &BatchTruth| match query {
+            OffsetQuery::AppendTime(ms) => batch.append_time_ms >= ms,
+            OffsetQuery::RecordTime(ms) => batch.max_timestamp_ms >= ms,
+            OffsetQuery::Earliest | OffsetQuery::Latest | OffsetQuery::Stable => {
+                unreachable!("only searches by time come here")
+            }
+        };
+        let readable = truth.batches.iter().filter(|b| b.end > start);
+        let first = readable.clone().find(|b| reaches(b));
+        let told = readable.clone().find(|b| (b.base..b.end).contains(&found));
+        if told.is_some_and(reaches) {
+            assert!(first.is_some_and(|b| b.end > found), "{log:?}: {query:?} told {found}, but {first:?}");
+        } else {
+            assert!(found >= durable || found < start, "{log:?}: {query:?} told {found}, which is {told:?}");
+            let missed = first.filter(|b| b.end <= durable);
+            assert!(missed.is_none() || found < start, "{log:?}: {query:?} found nothing, but {missed:?}");
+        }
+    }
+
+    /// A batch of the log, by number.
+    pub fn batch(&self, log: TopicPartition, pick: impl FnOnce(usize) -> usize) -> Option<&BatchTruth> {
+        let batches = &self.logs[&log].batches;
+        if batches.is_empty() { None } else { batches.get(pick(batches.len())) }
     }
 
     /// A new start of the broker does not find a log, of which nothing was promised.

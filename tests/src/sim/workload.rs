@@ -3,16 +3,18 @@
 //! Every choice comes from the seed. Nothing here knows how the log works; everything it answers goes to [`Truth`].
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use tidegate_broker::log::{
-    AppendRefused, CreateRefused, IncomingBatch, LogOptions, Logs, Outcome, ReadBatches, ReadRefused,
-    ReadStart,
+    AppendRefused, CreateRefused, FindStart, Found, IncomingBatch, LogOptions, Logs, Outcome, ReadBatches,
+    ReadRefused, ReadStart,
 };
+use tidegate_logic::placement::shard_of;
+use tidegate_protocol::api::offset::OffsetQuery;
 use tidegate_protocol::batch::{BatchBuilder, BatchHeader, BatchOrigin, BatchView};
 use tidegate_protocol::ids::{
-    Offset, PartitionId, ProducerEpoch, ProducerId, Sequence, TopicId, TopicPartition,
+    Offset, PartitionId, ProducerEpoch, ProducerId, Sequence, ShardId, TopicId, TopicPartition,
 };
 use tidegate_reactor::buffer::View;
 use tidegate_reactor::disk::Disk;
@@ -53,6 +55,8 @@ pub struct Plan {
     pub remove: u32,
     /// How often it rests for a while, likewise.
     pub rest: u32,
+    /// How often it searches by time, likewise.
+    pub search: u32,
     /// How many producers with a sequence write to each log.
     pub producers: u64,
     /// Whether logs trim themselves by size.
@@ -83,17 +87,33 @@ pub struct Shared {
     acks_before: u64,
     /// Whether the injected faults explain an unknown outcome or a full disk.
     pub faults_injected: bool,
+    /// The name of a file in which a bit has flipped: ranges of it may be refused.
+    rot: Option<String>,
     random: Random,
-    /// Logs to be read from there on, whole, after a restart.
-    verify: VecDeque<(TopicPartition, Offset)>,
-    reading: BTreeMap<u64, (TopicPartition, Offset)>,
+    /// For what was added later, so that the other draws of a seed stay as they were.
+    more: Random,
+    /// By shard.
+    desks: Vec<Desk>,
     /// Logs whose removal was asked for; they may be found again after a crash.
     removed: Vec<TopicPartition>,
     next_topic: u64,
 }
 
+/// What is under way on one shard since its start.
+#[derive(Debug, Default)]
+struct Desk {
+    /// Logs to be read from there on, whole, after a restart.
+    verify: VecDeque<(TopicPartition, Offset)>,
+    /// Reads under way, by ticket: from where.
+    reading: BTreeMap<u64, (TopicPartition, Offset)>,
+    /// Searches under way, by ticket, and how far the log was readable when they were asked for.
+    searching: BTreeMap<u64, (TopicPartition, OffsetQuery, Offset)>,
+}
+
 impl Shared {
-    fn new(random: Random, plan: Plan) -> Shared {
+    fn new(random: Random, mut plan: Plan) -> Shared {
+        let mut more = random.clone().fork();
+        plan.search = if more.chance(400_000) { 100_000 } else { 0 };
         Shared {
             truth: Truth::default(),
             plan,
@@ -105,11 +125,27 @@ impl Shared {
             stats: Vec::new(),
             ticks: 0,
             faults_injected: false,
+            rot: None,
             random,
-            verify: VecDeque::new(),
-            reading: BTreeMap::new(),
+            more,
+            desks: Vec::new(),
             removed: Vec::new(),
             next_topic: 1,
+        }
+    }
+
+    /// Recovery has found these logs, by shard.
+    fn restarted(&mut self, shards: &[Logs]) {
+        self.halted = false;
+        self.no_room = 0;
+        self.busy_reads = 0;
+        self.desks = shards.iter().map(|_| Desk::default()).collect();
+        self.truth.counts.restarts += 1;
+        let found: BTreeSet<TopicPartition> = shards.iter().flat_map(Logs::logs_found).collect();
+        for log in self.truth.logs() {
+            if !found.contains(&log) {
+                self.truth.restarted_empty(log);
+            }
         }
     }
 
@@ -127,6 +163,7 @@ impl Shared {
 /// The logs of one shard, as a script.
 pub struct LogsScript {
     shape: Shape,
+    shard_count: u16,
     shared: Rc<RefCell<Shared>>,
 }
 
@@ -135,16 +172,31 @@ impl LogsScript {
     pub fn new(mut random: Random, one_flush: OneFlush) -> LogsScript {
         let shape = Shape::draw(&mut random, one_flush);
         let plan = Plan::draw(&mut random, &shape);
-        LogsScript { shape, shared: Rc::new(RefCell::new(Shared::new(random, plan))) }
+        LogsScript { shape, shard_count: 1, shared: Rc::new(RefCell::new(Shared::new(random, plan))) }
     }
 }
 
 impl Script for LogsScript {
     fn open(&mut self, disk: &mut dyn Disk) -> Result<Vec<Box<dyn Turn>>, String> {
-        let logs = machine::open(disk, &self.shape)?;
+        let opened = machine::open(disk, &self.shape, self.shard_count)?;
+        let mut shared = self.shared.borrow_mut();
         // What is wanted of this life is said when it has begun.
-        self.shared.borrow_mut().stage = Stage::Drain;
-        Ok(vec![Box::new(LogsTurn::new(logs, &self.shared))])
+        shared.stage = Stage::Drain;
+        shared.restarted(&opened.logs);
+        drop(shared);
+        let mut turns: Vec<Box<dyn Turn>> = Vec::new();
+        for (shard, logs) in (0..).map(ShardId).zip(opened.logs) {
+            turns.push(Box::new(LogsTurn::new(logs, &self.shared, shard, self.shard_count)));
+        }
+        Ok(turns)
+    }
+
+    fn change_shards(&mut self, shard_count: u16) {
+        self.shard_count = shard_count;
+    }
+
+    fn expect_rot(&mut self, file: &str) {
+        self.shared.borrow_mut().rot = Some(file.to_string());
     }
 
     fn expect_faults(&mut self, may_fail: bool) {
@@ -169,7 +221,7 @@ impl Script for LogsScript {
                 let truth = &shared.truth;
                 truth.logs().iter().all(|log| truth.firm(*log) == truth.end(*log))
             }
-            Stage::Verify => shared.verify.is_empty() && shared.reading.is_empty(),
+            Stage::Verify => shared.desks.iter().all(|d| d.verify.is_empty() && d.reading.is_empty()),
             Stage::Stop => false,
         }
     }
@@ -179,8 +231,8 @@ impl Script for LogsScript {
         let truth = &shared.truth;
         let behind = truth.logs().into_iter().filter(|log| truth.firm(*log) < truth.end(*log)).count();
         format!(
-            "{behind} logs not durable, {} refusals for want of room, {} busy reads, {:?}, to be read {:?}, being read {:?}",
-            shared.no_room, shared.busy_reads, shared.stats, shared.verify, shared.reading
+            "{behind} logs not durable, {} refusals for want of room, {} busy reads, {:?}, {:?}",
+            shared.no_room, shared.busy_reads, shared.stats, shared.desks
         )
     }
 
@@ -205,6 +257,7 @@ impl Plan {
             trim,
             remove,
             rest,
+            search: 0,
             producers: random.between(0, 3),
             retention: if random.chance(300_000) { Retention::On } else { Retention::Off },
             segment_bytes: shape.segment_bytes,
@@ -215,6 +268,8 @@ impl Plan {
 /// The turn of a simulated shard that is nothing but its logs.
 pub struct LogsTurn {
     logs: Logs,
+    me: ShardId,
+    shard_count: u16,
     shared: Rc<RefCell<Shared>>,
     started: bool,
     stopping: bool,
@@ -222,42 +277,39 @@ pub struct LogsTurn {
 
 impl LogsTurn {
     /// Takes over logs that were just opened: what recovery found is held against the truth.
-    pub fn new(mut logs: Logs, shared: &Rc<RefCell<Shared>>) -> LogsTurn {
+    pub fn new(mut logs: Logs, shared: &Rc<RefCell<Shared>>, me: ShardId, shard_count: u16) -> LogsTurn {
         let mut state = shared.borrow_mut();
-        state.halted = false;
-        state.no_room = 0;
-        state.busy_reads = 0;
-        state.verify.clear();
-        state.reading.clear();
-        state.truth.counts.restarts += 1;
         let found: Vec<TopicPartition> = logs.logs_found().collect();
-        for log in state.truth.logs() {
-            assert!(
-                found.contains(&log) || state.truth.firm(log) == Offset(0),
-                "{log:?}: LOST: recovery did not find it, but {} was acknowledged",
-                state.truth.firm(log)
-            );
-        }
         for log in found {
+            assert_eq!(shard_of(log, shard_count), me, "{log:?}: a shard has it that does not own it");
             if state.truth.has(log) {
                 let shown = logs.positions(log).expect("a log that recovery found");
                 state.truth.restarted(log, &shown);
-                state.verify.push_back((log, shown.start));
+                state.desks[usize::from(me.0)].verify.push_back((log, shown.start));
             } else {
                 assert!(state.removed.contains(&log), "{log:?}: PHANTOM: nobody ever made this log");
                 logs.remove(log);
             }
         }
         // What the topics say exists is made anew if nothing of it had come to the disk.
-        for log in state.truth.logs() {
+        for log in state.truth.logs().into_iter().filter(|log| shard_of(*log, shard_count) == me) {
             if logs.positions(log).is_none() {
-                state.truth.restarted_empty(log);
-                logs.create(log, state.options()).expect("the log existed before");
+                let created = logs.create(log, state.options());
+                // After damage a shard may take no writes.
+                assert!(created.is_ok() || state.rot.is_some(), "{log:?} existed before: {created:?}");
             }
             logs.set_options(log, state.options());
         }
         drop(state);
-        LogsTurn { logs, shared: Rc::clone(shared), started: false, stopping: false }
+        LogsTurn { logs, me, shard_count, shared: Rc::clone(shared), started: false, stopping: false }
+    }
+
+    fn desk<'a>(&self, state: &'a mut Shared) -> &'a mut Desk {
+        &mut state.desks[usize::from(self.me.0)]
+    }
+
+    fn is_mine(&self, log: TopicPartition) -> bool {
+        shard_of(log, self.shard_count) == self.me
     }
 
     fn outcomes(&mut self, state: &mut Shared) {
@@ -274,10 +326,16 @@ impl LogsTurn {
                 }
                 Outcome::Trimmed { log, start } => state.truth.trimmed(log, start),
                 Outcome::ReadDone { ticket, result } => {
-                    let (log, from) = state.reading.remove(&ticket).expect("a read that was asked for");
+                    let read = self.desk(state).reading.remove(&ticket);
+                    let (log, from) = read.expect("a read that was asked for");
                     self.read_done(state, log, from, result);
                 }
-                Outcome::FindDone { .. } | Outcome::Notice(_) => {}
+                Outcome::FindDone { ticket, result } => {
+                    let search = self.desk(state).searching.remove(&ticket);
+                    let (log, query, durable) = search.expect("a search that was asked for");
+                    self.search_done(state, log, query, durable, result);
+                }
+                Outcome::Notice(_) => {}
             }
         }
     }
@@ -298,15 +356,17 @@ impl LogsTurn {
                 assert_eq!(batches.end, end, "{log:?}: the end that a read names");
                 let committed = self.logs.positions(log).map_or(end, |p| p.committed);
                 assert!(end <= committed, "{log:?}: a read up to {end} above committed {committed}");
-                if let Some((_, next)) = state.verify.iter_mut().find(|(l, at)| *l == log && *at == from) {
-                    *next = end;
-                }
+                self.verify_on(state, log, from, end);
             }
             Err(ReadRefused::Busy) => state.busy_reads += 1,
             Err(ReadRefused::OutOfRange { start, .. }) if start > from => {
-                for (_, at) in state.verify.iter_mut().filter(|(l, at)| *l == log && *at == from) {
-                    *at = start;
-                }
+                self.verify_on(state, log, from, start);
+            }
+            Err(ReadRefused::Damaged { file, upto, .. }) if upto > from => {
+                let named = state.rot.as_ref().is_some_and(|rot| file.contains(rot.as_str()));
+                assert!(named, "{log:?}: {file} is called damaged below {upto}, but {:?} is", state.rot);
+                state.truth.counts.damage_named += 1;
+                self.verify_on(state, log, from, upto);
             }
             Err(ReadRefused::UnknownLog) => {}
             Err(ReadRefused::Fault(fault)) => {
@@ -316,18 +376,67 @@ impl LogsTurn {
         }
     }
 
+    /// What is to be read of a log goes on at `next`.
+    fn verify_on(&self, state: &mut Shared, log: TopicPartition, from: Offset, next: Offset) {
+        let verify = &mut self.desk(state).verify;
+        if let Some((_, at)) = verify.iter_mut().find(|(l, at)| *l == log && *at == from) {
+            *at = next;
+        }
+    }
+
+    /// Searches for a time at which, or about which, something was appended.
+    fn search(&mut self, state: &mut Shared, log: TopicPartition) {
+        let Some(positions) = self.logs.positions(log) else { return };
+        let pick = state.more.word() as usize;
+        let Some(batch) = state.truth.batch(log, |count| pick % count) else { return };
+        let (appended_ms, record_ms) = (batch.append_time_ms, batch.max_timestamp_ms);
+        let about = state.more.below(3) as i64 - 1;
+        let query = match state.more.chance(500_000) {
+            true => OffsetQuery::AppendTime(appended_ms + about),
+            false => OffsetQuery::RecordTime(record_ms + about),
+        };
+        match self.logs.find(log, query) {
+            FindStart::Ready(found) => self.search_done(state, log, query, positions.durable, Ok(found)),
+            FindStart::Refused(refused) => {
+                self.search_done(state, log, query, positions.durable, Err(refused));
+            }
+            FindStart::Pending(ticket) => {
+                self.desk(state).searching.insert(ticket, (log, query, positions.durable));
+            }
+        }
+    }
+
+    fn search_done(
+        &mut self,
+        state: &mut Shared,
+        log: TopicPartition,
+        query: OffsetQuery,
+        durable: Offset,
+        result: Result<Found, ReadRefused>,
+    ) {
+        let (true, Some(positions)) = (state.truth.has(log), self.logs.positions(log)) else { return };
+        match result {
+            Ok(found) => state.truth.searched(log, query, durable, positions.start, found.offset),
+            Err(ReadRefused::Busy | ReadRefused::UnknownLog) => {}
+            Err(ReadRefused::OutOfRange { start, .. }) if start == positions.start => {}
+            Err(ReadRefused::Fault(_)) if state.faults_injected => {}
+            Err(refused) => panic!("{log:?}: {query:?} was refused: {refused:?}"),
+        }
+    }
+
     /// Reads what recovery found, log by log, whole.
     fn verify(&mut self, state: &mut Shared) {
         for _ in 0..4 {
-            let Some((log, from)) = state.verify.front().copied() else { return };
-            if state.reading.values().any(|r| *r == (log, from)) {
-                state.verify.rotate_left(1);
+            let desk = self.desk(state);
+            let Some((log, from)) = desk.verify.front().copied() else { return };
+            if desk.reading.values().any(|r| *r == (log, from)) {
+                desk.verify.rotate_left(1);
                 continue;
             }
             let there = state.truth.has(log);
             let upto = self.logs.positions(log).map_or(Offset(0), |p| p.committed);
             if !there || from >= upto {
-                state.verify.pop_front();
+                self.desk(state).verify.pop_front();
                 continue;
             }
             self.read(state, log, from);
@@ -335,7 +444,7 @@ impl LogsTurn {
     }
 
     fn read(&mut self, state: &mut Shared, log: TopicPartition, from: Offset) {
-        if state.reading.len() >= 4 {
+        if self.desk(state).reading.len() >= 4 {
             return;
         }
         let Some(positions) = self.logs.positions(log) else { return };
@@ -343,7 +452,7 @@ impl LogsTurn {
         match self.logs.read(log, from, positions.committed, bytes_max) {
             ReadStart::Ready(batches) => self.read_done(state, log, from, Ok(batches)),
             ReadStart::Pending(ticket) => {
-                state.reading.insert(ticket, (log, from));
+                self.desk(state).reading.insert(ticket, (log, from));
             }
             ReadStart::AtEnd => {
                 assert!(
@@ -365,7 +474,7 @@ impl LogsTurn {
             return;
         }
         self.create_missing(state);
-        let logs = state.truth.logs();
+        let logs: Vec<_> = state.truth.logs().into_iter().filter(|log| self.is_mine(*log)).collect();
         if logs.is_empty() {
             return;
         }
@@ -382,6 +491,9 @@ impl LogsTurn {
             let back = state.random.between(1, 200) as i64;
             let from = Offset((positions.committed.0 - back).max(positions.start.0));
             self.read(state, log, from);
+        }
+        if state.more.chance(state.plan.search) {
+            self.search(state, log);
         }
         if state.random.chance(state.plan.trim) && positions.start < positions.committed {
             let span = (positions.committed.0 - positions.start.0) as u64;
@@ -402,12 +514,20 @@ impl LogsTurn {
     }
 
     fn create_missing(&mut self, state: &mut Shared) {
-        while (state.truth.logs().len() as u64) < state.plan.logs {
+        // A draw may be for another shard.
+        const TRIES_MAX: u64 = 100;
+        for _ in 0..TRIES_MAX {
+            if state.truth.logs().len() as u64 >= state.plan.logs {
+                return;
+            }
             let mut id = *b"simulated-topic\0";
             id[..4].copy_from_slice(&(state.random.word() as u32).to_le_bytes());
             id[15] = state.next_topic as u8;
             let log =
                 TopicPartition { topic: TopicId(id), partition: PartitionId(state.random.below(3) as i32) };
+            if !self.is_mine(log) {
+                continue;
+            }
             match self.logs.create(log, state.options()) {
                 Ok(()) => {
                     state.next_topic += 1;
@@ -471,11 +591,12 @@ impl LogsTurn {
         let large = random.chance(state.plan.large);
         let bytes_max = if large { state.plan.large_bytes_max / records } else { 600 };
         let mut builder = BatchBuilder::new(Vec::new());
-        for _ in 0..records {
+        let first_ms = 1_780_000_000_000 + (salt % 5_000) as i64;
+        for record in 0..records {
             let len = random.between(1, bytes_max) as usize;
             let mut value = vec![0; len];
             value.chunks_mut(8).for_each(|c| c.copy_from_slice(&random.word().to_le_bytes()[..c.len()]));
-            builder.push(1_780_000_000_000, None, Some(&value), []);
+            builder.push(first_ms + record as i64, None, Some(&value), []);
         }
         let bytes = builder.finish(origin);
         // The batch lies somewhere in a receive buffer, not at its start.
