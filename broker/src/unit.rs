@@ -150,6 +150,7 @@ pub fn understand(letter: Letter) -> Told {
             let text = format!("shard {shard}: {notice}");
             if notice.is_trouble() { Told::Trouble(text) } else { Told::Relief(text) }
         }
+        Report::Damaged { shard, what } => Told::Trouble(format!("shard {shard}: {what}")),
         Report::Failed { shard, cause } => Told::Failed(
             Problem::new(cause, "nothing was changed; look at the directory with `tg dump`")
                 .at(format!("shard {shard}")),

@@ -179,7 +179,7 @@ impl Admin {
     /// # Errors
     /// Whatever stands in the way of any request.
     pub async fn metadata(&self) -> Result<MetadataReply> {
-        self.shared.metadata(&MetadataRequest::All).await
+        self.shared.metadata(MetadataRequest::all()).await
     }
 
     /// One offset of one partition.
@@ -281,14 +281,22 @@ impl Admin {
     }
 
     async fn describe(&self, names: Vec<String>) -> Result<Vec<TopicDescription>> {
-        let request = DescribeTopicRequest { names };
-        let reply =
-            self.shared.call(Repeat::Harmless, |correlation, out| request.encode(correlation, out)).await?;
-        let reply = DescribeTopicReply::decode(&reply.frame())
-            .map_err(|error| unreadable("the description", &error))?;
-        let mut topics = reply.topics;
-        topics.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(topics)
+        let mut request = DescribeTopicRequest { names, after: String::new() };
+        let mut topics = Vec::new();
+        loop {
+            let reply = self
+                .shared
+                .call(Repeat::Harmless, |correlation, out| request.encode(correlation, out))
+                .await?;
+            let mut reply = DescribeTopicReply::decode(&reply.frame())
+                .map_err(|error| unreadable("the description", &error))?;
+            topics.append(&mut reply.topics);
+            match topics.last() {
+                // Names rise, or it would never end.
+                Some(last) if reply.more && last.name > request.after => request.after = last.name.clone(),
+                _ => return Ok(topics),
+            }
+        }
     }
 
     async fn place(&self, topic: &str, partition: PartitionId) -> Result<TopicPartition> {

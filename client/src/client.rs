@@ -225,10 +225,21 @@ impl Shared {
             .with_hint("the request may or may not have been done; look before repeating it")
     }
 
-    /// Nodes, shards and the topics asked for.
-    pub(crate) async fn metadata(&self, request: &MetadataRequest) -> Result<MetadataReply> {
-        let reply = self.call(Repeat::Harmless, |correlation, out| request.encode(correlation, out)).await?;
-        MetadataReply::decode(&reply.frame()).map_err(|error| unreadable("metadata", &error))
+    /// Nodes, shards and the topics asked for, in as many replies as that takes.
+    pub(crate) async fn metadata(&self, mut request: MetadataRequest) -> Result<MetadataReply> {
+        let mut topics = Vec::new();
+        loop {
+            let reply =
+                self.call(Repeat::Harmless, |correlation, out| request.encode(correlation, out)).await?;
+            let mut reply =
+                MetadataReply::decode(&reply.frame()).map_err(|error| unreadable("metadata", &error))?;
+            topics.append(&mut reply.topics);
+            match topics.last() {
+                // Names rise, or it would never end.
+                Some(last) if reply.more && last.name > request.after => request.after = last.name.clone(),
+                _ => return Ok(MetadataReply { topics, more: false, ..reply }),
+            }
+        }
     }
 
     /// Where the partitions of a topic are.
@@ -236,7 +247,7 @@ impl Shared {
     /// # Errors
     /// `UnknownTopic`.
     pub(crate) async fn route(&self, topic: &str) -> Result<Route> {
-        let metadata = self.metadata(&MetadataRequest::Named(vec![topic.to_string()])).await?;
+        let metadata = self.metadata(MetadataRequest::named(vec![topic.to_string()])).await?;
         let Some(info) = metadata.topics.iter().find(|info| info.name == topic) else {
             return Err(unknown_topic(topic));
         };

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 use tidegate_protocol::api::Api;
 use tidegate_protocol::api::error::ErrorBody;
-use tidegate_protocol::api::hello::{HelloReply, HelloRequest, Ping};
+use tidegate_protocol::api::hello::{Features, HelloReply, HelloRequest, Ping};
 use tidegate_protocol::frame::{self, Frame, Kind, Split};
 use tidegate_protocol::ids::ShardId;
 use tokio::io::Interest;
@@ -348,5 +348,6 @@ fn placeholder_hello() -> HelloReply {
         batch_bytes_max: 0,
         idempotence_window: 0,
         credit_initial: 0,
+        features: Features::default(),
     }
 }

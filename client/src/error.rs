@@ -93,7 +93,8 @@ impl Error {
             Err(number) => ErrorKind::RefusedUnknown(number),
         };
         let mut cause = body.cause;
-        if !body.field.is_empty() {
+        // Only what could not be read has a place in the frame.
+        if !body.field.is_empty() && body.position > 0 {
             cause = format!("{cause} (field {}, byte {})", body.field, body.position);
         }
         let inner = Inner {
@@ -232,6 +233,7 @@ mod tests {
             hint: "delete one".into(),
             field: String::new(),
             position: 0,
+            address: String::new(),
         });
         assert_eq!(error.to_string(), "no room for another topic [topics: limit 10, current 10]; delete one");
         assert_eq!(error.code(), Some(ErrorCode::LimitReached));
@@ -251,6 +253,7 @@ mod tests {
             hint: String::new(),
             field: "acks".into(),
             position: 44,
+            address: String::new(),
         });
         assert_eq!(error.to_string(), "cannot be read (field acks, byte 44)");
         assert_eq!(error.kind(), ErrorKind::RefusedUnknown(999));

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use proptest::prelude::*;
 use tidegate_protocol::api::credit::{Credit, Reason, Scope};
 use tidegate_protocol::api::error::ErrorBody;
-use tidegate_protocol::api::hello::{HelloReply, HelloRequest, Ping};
+use tidegate_protocol::api::hello::{Features, HelloReply, HelloRequest, Ping};
 use tidegate_protocol::api::metadata::{MetadataReply, MetadataRequest, NodeInfo, PartitionInfo, TopicInfo};
 use tidegate_protocol::api::offset::*;
 use tidegate_protocol::api::produce::{Acks, Level, ProduceReply, ProduceRequest, StageTimes};
@@ -91,6 +91,7 @@ fn cluster_samples() -> Vec<Sample> {
         batch_bytes_max: 8 << 20,
         idempotence_window: 64,
         credit_initial: 1 << 40,
+        features: Features::DURABLE.and(Features::ZSTD),
     };
     let metadata = MetadataReply {
         cluster: [7; 16],
@@ -105,14 +106,20 @@ fn cluster_samples() -> Vec<Sample> {
                 epoch: LeaderEpoch(12),
             }],
         }],
+        more: true,
     };
     vec![
         whole!("hello", HelloRequest, hello),
         whole!("hello, any shard", HelloRequest, hello_any),
         whole!("hello reply", HelloReply, hello_reply),
-        whole!("metadata, all", MetadataRequest, MetadataRequest::All),
-        whole!("metadata, named", MetadataRequest, MetadataRequest::Named(vec!["orders".to_owned()])),
-        whole!("metadata, none", MetadataRequest, MetadataRequest::Named(vec![])),
+        whole!("metadata, all", MetadataRequest, MetadataRequest::all()),
+        whole!("metadata, named", MetadataRequest, MetadataRequest::named(vec!["orders".to_owned()])),
+        whole!("metadata, none", MetadataRequest, MetadataRequest::named(vec![])),
+        whole!(
+            "metadata, the next page",
+            MetadataRequest,
+            MetadataRequest { after: "orders".to_owned(), ..MetadataRequest::all() }
+        ),
         whole!("metadata reply", MetadataReply, metadata),
     ]
 }
@@ -132,8 +139,12 @@ fn topic_samples() -> Vec<Sample> {
                 committed: Offset(20),
                 appended: Offset(30),
                 bytes: 4096,
+                damaged_ranges: 2,
+                damaged_from: Offset(12),
+                damaged_upto: Offset(14),
             }],
         }],
+        more: true,
     };
     let create = CreateTopicRequest {
         name: "orders".to_owned(),
@@ -153,7 +164,11 @@ fn topic_samples() -> Vec<Sample> {
             |f| Done::decode(f, Api::DeleteTopic),
         ),
         whole!("alter_topic", AlterTopicRequest, alter),
-        whole!("describe_topic", DescribeTopicRequest, DescribeTopicRequest { names: vec!["a".to_owned()] }),
+        whole!(
+            "describe_topic",
+            DescribeTopicRequest,
+            DescribeTopicRequest { names: vec!["a".to_owned()], after: "b".to_owned() }
+        ),
         whole!("describe_topic reply", DescribeTopicReply, described),
     ]
 }
@@ -180,6 +195,7 @@ fn other_samples() -> Vec<Sample> {
         hint: "wait".to_owned(),
         field: "length".to_owned(),
         position: 4,
+        address: "host:7171".to_owned(),
     };
     let error_new = ErrorBody { code: Err(9999), ..error.clone() };
     let read_error = |f: &Frame<'_>| ErrorBody::decode(f);
@@ -459,7 +475,7 @@ fn a_table_that_describes_far_more_than_its_bytes_is_refused() {
     let names = Some(builder.create_vector(&[name; 10_000]));
     let root = tidegate_schema::wire::MetadataRequest::create(
         &mut builder,
-        &tidegate_schema::wire::MetadataRequestArgs { names },
+        &tidegate_schema::wire::MetadataRequestArgs { names, after: None },
     );
     builder.finish_minimal(root);
     let bytes = wrap(Api::Metadata.number(), Kind::Request, &[], builder.finished_data());

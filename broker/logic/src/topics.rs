@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::ops::Bound;
 
 use tidegate_protocol::api::topic::Setting;
 use tidegate_protocol::ids::TopicId;
@@ -17,6 +18,8 @@ pub struct TopicLimits {
     pub topics_max: usize,
     /// Partitions of all topics together.
     pub partitions_max: usize,
+    /// Partitions of one topic: a reply that describes it has to fit one frame.
+    pub partitions_per_topic_max: usize,
     /// Largest batch that any topic may allow, in bytes.
     pub batch_bytes_max: u32,
     /// Tombstones kept; the oldest go first.
@@ -310,6 +313,11 @@ impl TopicTable {
             let problems = vec![format!("partitions is {wanted}; all topics together have at most {limit}")];
             return Err(TopicRefusal::Invalid { problems });
         }
+        let per_topic = self.limits.partitions_per_topic_max;
+        if wanted > per_topic {
+            let problems = vec![format!("partitions is {wanted}; one topic has at most {per_topic}")];
+            return Err(TopicRefusal::Invalid { problems });
+        }
         if current - replaced + wanted > limit {
             return Err(TopicRefusal::TooMany { what: "partitions", limit, current });
         }
@@ -386,6 +394,12 @@ impl TopicTable {
         self.by_name.values().filter_map(|id| self.by_id.get(id))
     }
 
+    /// All topics whose name comes behind this one, by name.
+    pub fn topics_after(&self, after: &str) -> impl Iterator<Item = &Topic> {
+        let names = self.by_name.range::<str, _>((Bound::Excluded(after), Bound::Unbounded));
+        names.filter_map(|(_, id)| self.by_id.get(id))
+    }
+
     /// Whether the topic has existed and was deleted.
     pub fn is_tombstoned(&self, topic: TopicId) -> bool {
         self.tombstones.contains_key(&topic)
@@ -459,8 +473,13 @@ fn name_problems(name: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    const LIMITS: TopicLimits =
-        TopicLimits { topics_max: 3, partitions_max: 10, batch_bytes_max: 1 << 20, tombstones_max: 2 };
+    const LIMITS: TopicLimits = TopicLimits {
+        topics_max: 3,
+        partitions_max: 10,
+        partitions_per_topic_max: 8,
+        batch_bytes_max: 1 << 20,
+        tombstones_max: 2,
+    };
 
     fn wish(id: u8, name: &str, partitions: i32, settings: &[(&str, &str)]) -> TopicRecord {
         let settings = settings.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();

@@ -87,7 +87,7 @@ impl Shard {
         let log = request.partition;
         let positions = self.logs.positions(log).ok_or(Refusal::NoLog { log })?;
         if let Some(lost) = self.logs.lost_behind(log).filter(|_| request.from > positions.committed) {
-            return Err(lost.into());
+            return Err(Refusal::from_read(log, lost));
         }
         if request.from < positions.start || request.from > positions.committed {
             let (start, end) = (positions.start, positions.committed);
@@ -176,7 +176,7 @@ impl Shard {
         if next >= upto {
             // Who waited there would wait for ever for records that were acknowledged once.
             match self.logs.lost_behind(log) {
-                Some(lost) => self.reader_refused(id, &lost.into()),
+                Some(lost) => self.reader_refused(id, &Refusal::from_read(log, lost)),
                 None => self.fetch_waiting(id, &positions),
             }
             return 0;
@@ -335,7 +335,11 @@ impl Shard {
                 self.stats.cold_reads_delayed += 1;
                 self.delayed_readers.push(id);
             }
-            other => self.reader_refused(id, &other.into()),
+            other => {
+                let Some(log) = self.readers.get(&id).map(|reader| reader.log) else { return };
+                let refusal = self.read_refused(log, other);
+                self.reader_refused(id, &refusal);
+            }
         }
     }
 

@@ -86,6 +86,7 @@ impl Shard {
             batch_bytes_max: self.limits.topics.batch_bytes_max,
             idempotence_window: IDEMPOTENCE_WINDOW_MIN,
             credit_initial: 0,
+            features: self.storage.features(),
         };
         let connection = self.connection_mut(id);
         connection.stage = Stage::Open;

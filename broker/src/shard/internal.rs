@@ -121,7 +121,7 @@ impl Shard {
     ) -> Result<(), Refusal> {
         let damaged = matches!(refused, ReadRefused::Damaged { .. } | ReadRefused::Lost { .. });
         if !damaged || log.topic == TopicId::METADATA {
-            return Err(refused.into());
+            return Err(self.read_refused(log, refused));
         }
         self.restoring.remove(&log);
         self.offsets_unknown(log, refused);

@@ -11,6 +11,8 @@ pub struct ShardLimits {
     pub frame_bytes_max: u32,
     /// Longest frame of any request but produce, in bytes.
     pub control_bytes_max: u32,
+    /// Bytes of descriptions of topics after which a reply ends and the rest is told in another one.
+    pub page_bytes: usize,
     /// Connections at a time.
     pub connections_max: usize,
     /// Subscriptions of one connection.
@@ -65,6 +67,7 @@ impl Default for ShardLimits {
         ShardLimits {
             frame_bytes_max: FRAME_BYTES_MAX,
             control_bytes_max: 256 << 10,
+            page_bytes: 512 << 10,
             connections_max: 20_000,
             subscriptions_max: 4_096,
             in_flight_max: 4_096,
@@ -92,12 +95,20 @@ impl Default for ShardLimits {
             topics: TopicLimits {
                 topics_max: 20_000,
                 partitions_max: 100_000,
+                partitions_per_topic_max: 10_000,
                 batch_bytes_max: BATCH_BYTES_MAX,
                 tombstones_max: 10_000,
             },
             offsets: OffsetsLimits { entries_max: 50_000, name_bytes_max: 255, note_bytes_max: 1_024 },
         }
     }
+}
+
+/// Bytes of a reply that describes a topic of so many partitions, at most.
+pub(super) const fn topic_bytes(partitions: usize) -> usize {
+    const TOPIC: usize = 1024;
+    const PARTITION: usize = 96;
+    TOPIC + partitions * PARTITION
 }
 
 impl ShardLimits {
@@ -108,6 +119,11 @@ impl ShardLimits {
             "a batch fits into a frame"
         );
         assert!(self.control_bytes_max <= self.frame_bytes_max);
+        assert!(
+            self.page_bytes + topic_bytes(self.topics.partitions_per_topic_max)
+                <= self.frame_bytes_max as usize,
+            "a page and the topic that ends it fit into a frame"
+        );
         assert!(u64::from(self.frame_bytes_max) <= self.produce.overshoot_bytes, "one frame may overshoot");
         assert!(self.produce.window_bytes + self.produce.overshoot_bytes <= self.produce.pool_bytes);
         assert!(self.produce.start_bytes <= self.produce.window_bytes);

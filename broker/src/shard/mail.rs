@@ -39,6 +39,13 @@ pub enum Report {
         /// Which.
         shard: ShardId,
     },
+    /// What is stored is damaged.
+    Damaged {
+        /// On which shard.
+        shard: ShardId,
+        /// What: topic, partition, offsets, file.
+        what: String,
+    },
     /// The shard cannot serve.
     Failed {
         /// Which.

@@ -6,11 +6,14 @@
 //! frame.
 //!
 //! Reading order: this file (what a shard has, and its turn), `connection` (bytes in, where a frame goes, frames out), `produce`
-//! and `fetch` (the two stories of the data path), `hello`, `outbound`, `credit`, `orders` (topics and producer ids), `offset`,
-//! `internal` (the logs under the last two), `mail` (other shards), `reply` (how a refusal is told), `stats`, `limits`.
+//! and `fetch` (the two stories of the data path), `damage`, `hello`, `outbound`, `credit`, `orders` (topics and producer ids),
+//! `offset`, `internal` (the logs under the last two), `describe`, `mail` (other shards), `reply` (how a refusal is told),
+//! `stats`, `limits`.
 
 mod connection;
 mod credit;
+mod damage;
+mod describe;
 mod fetch;
 mod hello;
 mod internal;
@@ -29,6 +32,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tidegate_logic::credit::{Grant, ProducePool, RoundRobin};
 use tidegate_logic::topics::TopicTable;
+use tidegate_protocol::api::hello::Features;
 use tidegate_protocol::api::produce::Level;
 use tidegate_protocol::ids::{ClusterId, Incarnation, NodeId, ShardId, TopicPartition};
 use tidegate_reactor::op::{Event, Loop, Now, Op, Tag, Turn};
@@ -37,6 +41,7 @@ pub use self::limits::ShardLimits;
 pub use self::mail::{Order, Report};
 
 use self::connection::{Connection, ConnectionId};
+use self::damage::Damage;
 use self::fetch::{Reader, ReaderId};
 use self::internal::Restore;
 use self::mail::{Asker, Mail};
@@ -91,6 +96,14 @@ impl Storage {
         self == Storage::Volatile { allowed: false }
     }
 
+    /// What a client is told in the hello.
+    fn features(self) -> Features {
+        match self {
+            Storage::Durable => Features::ZSTD.and(Features::DURABLE),
+            Storage::Volatile { .. } => Features::ZSTD,
+        }
+    }
+
     /// The level that may be claimed where `level` would be, were the storage durable.
     fn met(self, level: Level) -> Level {
         match self {
@@ -122,7 +135,7 @@ enum Phase {
 enum Ticket {
     Reader { reader: ReaderId, share: i64 },
     Restore(TopicPartition),
-    Find(Asker),
+    Find { asker: Asker, log: TopicPartition },
 }
 
 /// Timers of the shard; the logs have their own.
@@ -150,10 +163,13 @@ pub struct Shard {
     phase: Phase,
     // Why the shard cannot serve, until it is reported.
     failure: Option<String>,
+    // What an operator should know, until it is reported.
+    notices: Vec<String>,
     now: Now,
 
     logs: Logs,
     outcomes: Vec<Outcome>,
+    damage: Damage,
     tickets: BTreeMap<u64, Ticket>,
 
     connections: BTreeMap<ConnectionId, Connection>,
@@ -221,9 +237,11 @@ impl Shard {
             storage: parts.storage,
             phase: Phase::Starting,
             failure: None,
+            notices: Vec::new(),
             now: Now { mono_ns: 0, wall_ms: 0 },
             logs: parts.logs,
             outcomes: Vec::new(),
+            damage: Damage::default(),
             tickets: BTreeMap::new(),
             connections: BTreeMap::new(),
             dirty: Vec::new(),
@@ -274,7 +292,7 @@ impl Shard {
             opened = opened.and_then(|()| self.internal_open(METADATA));
         }
         if let Err(refusal) = opened {
-            self.fail(refusal.body().cause);
+            self.fail(refusal.body(self.names()).cause);
         }
     }
 
@@ -286,7 +304,7 @@ impl Shard {
 
     fn start_goes_on(&mut self, ops: &mut Vec<Op>) {
         if let Err(refusal) = self.internal_restore(ops) {
-            self.fail(refusal.body().cause);
+            self.fail(refusal.body(self.names()).cause);
         }
         if self.phase == Phase::Starting && self.topics_known && self.restoring.is_empty() {
             self.phase = Phase::Serving;
@@ -365,6 +383,9 @@ impl Shard {
             if let Some(cause) = self.failure.take() {
                 ops.push(Op::Report { letter: Box::new(Report::Failed { shard: self.me, cause }) });
             }
+            for what in std::mem::take(&mut self.notices) {
+                ops.push(Op::Report { letter: Box::new(Report::Damaged { shard: self.me, what }) });
+            }
             self.fetch_turn();
             for id in std::mem::take(&mut self.resumable) {
                 self.connection_resume(id, ops);
@@ -408,8 +429,8 @@ impl Shard {
                 Outcome::Trimmed { log, start } => self.trimmed(log, start, ops),
                 Outcome::ReadDone { ticket, result } => self.read_done(ticket, result),
                 Outcome::FindDone { ticket, result } => {
-                    if let Some(Ticket::Find(asker)) = self.tickets.remove(&ticket) {
-                        self.list_offsets_found(asker, result, ops);
+                    if let Some(Ticket::Find { asker, log }) = self.tickets.remove(&ticket) {
+                        self.list_offsets_found(asker, log, result, ops);
                     }
                 }
             }
@@ -427,10 +448,10 @@ impl Shard {
                     Err(refused) => self.internal_unreadable(log, refused),
                 };
                 if let Err(refusal) = taken {
-                    self.fail(refusal.body().cause);
+                    self.fail(refusal.body(self.names()).cause);
                 }
             }
-            Some(Ticket::Find(_)) | None => {}
+            Some(Ticket::Find { .. }) | None => {}
         }
         // There is room for another read.
         self.fetch_delayed();

@@ -77,7 +77,7 @@ impl Shard {
         let log = offsets_partition(consumer);
         let stored = self.offsets.get(&log).ok_or(Refusal::NoLog { log })?;
         match &stored.unknown {
-            Some(why) => Err(why.clone().into()),
+            Some(why) => Err(Refusal::from_read(log, why.clone())),
             None => Ok((log, stored)),
         }
     }
@@ -250,19 +250,20 @@ impl Shard {
                     FindStart::Ready(found) => Ok(found),
                     FindStart::Refused(refused) => Err(refused),
                     FindStart::Pending(ticket) => {
-                        self.tickets.insert(ticket, Ticket::Find(asker));
+                        self.tickets.insert(ticket, Ticket::Find { asker, log });
                         return;
                     }
                 }
             }
         };
-        self.list_offsets_found(asker, found, ops);
+        self.list_offsets_found(asker, log, found, ops);
     }
 
     /// The offset of a time is found, or not.
     pub(super) fn list_offsets_found(
         &mut self,
         asker: Asker,
+        log: TopicPartition,
         found: Result<Found, ReadRefused>,
         ops: &mut Vec<Op>,
     ) {
@@ -270,7 +271,8 @@ impl Shard {
         let reply = |Found { offset, timestamp_ms }| {
             Answer::ListOffsets(ListOffsetsReply { offset, timestamp_ms, leader_epoch })
         };
-        self.answer(asker, found.map(reply).map_err(Refusal::from), ops);
+        let answer = found.map(reply).map_err(|refused| self.read_refused(log, refused));
+        self.answer(asker, answer, ops);
     }
 
     /// Trims a partition; the answer comes once the trim is flushed.

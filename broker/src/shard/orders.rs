@@ -9,12 +9,9 @@ use std::collections::VecDeque;
 
 use tidegate_logic::placement::shard_of;
 use tidegate_logic::topics::{Timestamps, TopicRefusal, TopicSettings, TopicTable};
-use tidegate_protocol::api::Api;
-use tidegate_protocol::api::metadata::{MetadataReply, MetadataRequest, NodeInfo, PartitionInfo, TopicInfo};
 use tidegate_protocol::api::producer::{ProducerInitReply, ProducerInitRequest};
 use tidegate_protocol::api::topic::{
-    AlterTopicRequest, CreateTopicReply, CreateTopicRequest, DeleteTopicRequest, DescribeTopicReply,
-    DescribeTopicRequest, PartitionDescription, Setting, TopicDescription,
+    AlterTopicRequest, CreateTopicReply, CreateTopicRequest, DeleteTopicRequest, Setting,
 };
 use tidegate_protocol::ids::{
     Offset, PartitionId, ProducerEpoch, ProducerId, ShardId, TopicId, TopicPartition,
@@ -23,12 +20,10 @@ use tidegate_protocol::internal::{MetadataRecord, TopicRecord};
 use tidegate_reactor::op::{Fault, Op};
 
 use super::Shard;
-use super::connection::ConnectionId;
 use super::internal::{Pending, Snapshot};
-use super::mail::{Answer, Ask, Asker, Mail};
+use super::mail::{Answer, Asker, Mail};
 use super::produce::Partition;
 use super::reply::Refusal;
-use super::stats::Gathering;
 use crate::log::LogOptions;
 
 /// The shard that keeps the topics.
@@ -199,6 +194,7 @@ impl Shard {
         let last = TopicPartition { topic, partition: PartitionId(i32::MAX) };
         let logs: Vec<TopicPartition> = self.partitions.range(first..=last).map(|(log, _)| *log).collect();
         for log in logs {
+            self.damage.forget(log);
             if let Some(partition) = self.partitions.remove(&log) {
                 self.produce_abandoned(partition, log, ops);
             }
@@ -420,90 +416,6 @@ impl Shard {
         for asker in waiting {
             self.answer(asker, Err(refusal.clone()), ops);
         }
-    }
-
-    /// Where everything is, as this shard knows it.
-    pub(super) fn metadata(&mut self, id: ConnectionId, correlation: u32, request: &MetadataRequest) {
-        let topics = match request {
-            MetadataRequest::All => {
-                self.topics.topics().map(|topic| self.topic_info(&topic.record)).collect()
-            }
-            MetadataRequest::Named(names) => names
-                .iter()
-                .filter_map(|name| self.topics.named(name))
-                .map(|topic| self.topic_info(&topic.record))
-                .collect(),
-        };
-        let shards = self.advertised.clone();
-        let nodes = vec![NodeInfo { node: self.node, shards }];
-        let reply = MetadataReply { cluster: self.cluster.0, nodes, topics };
-        self.send(id, |out| reply.encode(correlation, out));
-    }
-
-    fn topic_info(&self, topic: &TopicRecord) -> TopicInfo {
-        let epoch = self.logs.leader_epoch();
-        let of = |partition: PartitionId| {
-            let shard = shard_of(TopicPartition { topic: topic.topic, partition }, self.shard_count);
-            PartitionInfo { partition, leader: self.node, shard, epoch }
-        };
-        let partitions = (0..topic.partitions).map(PartitionId).map(of).collect();
-        TopicInfo { name: topic.name.clone(), topic: topic.topic, partitions }
-    }
-
-    /// Describes topics: settings from the table, positions from the shards that own the partitions.
-    pub(super) fn describe_topic(
-        &mut self,
-        id: ConnectionId,
-        correlation: u32,
-        request: &DescribeTopicRequest,
-        ops: &mut Vec<Op>,
-    ) {
-        let named = request.names.iter().filter_map(|name| self.topics.named(name));
-        let topics: Vec<_> = if request.names.is_empty() {
-            self.topics.topics().cloned().collect()
-        } else {
-            named.cloned().collect()
-        };
-        let mut logs = vec![Vec::new(); usize::from(self.shard_count)];
-        let mut reply = DescribeTopicReply { topics: Vec::new() };
-        for topic in topics {
-            for partition in (0..topic.record.partitions).map(PartitionId) {
-                let log = TopicPartition { topic: topic.record.topic, partition };
-                logs[usize::from(shard_of(log, self.shard_count).0)].push(log);
-            }
-            reply.topics.push(TopicDescription {
-                name: topic.record.name,
-                topic: topic.record.topic,
-                replication: topic.record.replication,
-                created_ms: topic.record.created_ms,
-                settings: topic.settings.describe(),
-                partitions: Vec::new(),
-            });
-        }
-        let shards: Vec<(ShardId, Ask)> = (0..self.shard_count)
-            .map(ShardId)
-            .zip(logs)
-            .filter(|(_, logs)| !logs.is_empty())
-            .map(|(shard, logs)| (shard, Ask::Describe(logs)))
-            .collect();
-        self.gather(id, correlation, Api::DescribeTopic, Gathering::Describe(reply), shards, ops);
-    }
-
-    /// Where logs of this shard stand.
-    pub(super) fn describe_logs(&self, logs: &[TopicPartition]) -> Vec<(TopicId, PartitionDescription)> {
-        let of = |log: &TopicPartition| {
-            let positions = self.logs.positions(*log)?;
-            let description = PartitionDescription {
-                partition: log.partition,
-                shard: self.me,
-                start: positions.start,
-                committed: positions.committed,
-                appended: positions.appended,
-                bytes: i64::try_from(self.logs.bytes(*log)).unwrap_or(i64::MAX),
-            };
-            Some((log.topic, description))
-        };
-        logs.iter().filter_map(of).collect()
     }
 
     /// A random identity that no topic has or has had: from the shard's seed, which differs with every start.

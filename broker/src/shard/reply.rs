@@ -5,7 +5,7 @@
 
 use tidegate_logic::credit::{IdleHolder, Patience};
 use tidegate_logic::producer;
-use tidegate_logic::topics::TopicRefusal;
+use tidegate_logic::topics::{TopicRefusal, TopicTable};
 use tidegate_protocol::api::credit::Reason;
 use tidegate_protocol::api::error::ErrorBody;
 use tidegate_protocol::api::{Api, Done};
@@ -40,7 +40,7 @@ pub(super) enum Refusal {
     StaleEpoch { current: LeaderEpoch, found: LeaderEpoch },
     WrongShard { log: TopicPartition, owner: ShardId, here: ShardId },
     OffsetOutOfRange { log: TopicPartition, start: Offset, end: Offset, found: Offset },
-    ReadOutOfRange { start: Offset, end: Offset },
+    ReadOutOfRange { log: TopicPartition, start: Offset, end: Offset },
     Topic(TopicRefusal),
     Producer(producer::Refusal),
     ProducerNeverGiven { producer: ProducerId },
@@ -53,13 +53,42 @@ pub(super) enum Refusal {
     UnknownOutcome { log: TopicPartition, from: Offset, fault: Fault },
     Stopped { from: Offset, fault: Fault },
     ReadOnly { cause: String },
-    Damaged { file: String, from: Offset, upto: Offset },
-    Lost { file: String, from: Offset },
-    ReadFailed { fault: Fault },
+    Damaged { log: TopicPartition, file: String, from: Offset, upto: Offset },
+    Lost { log: TopicPartition, file: String, from: Offset },
+    ReadFailed { log: TopicPartition, fault: Fault },
     DriveBusy,
 }
 
+/// What people call topics, and where clients reach shards.
+#[derive(Clone, Copy)]
+pub(super) struct Names<'a> {
+    topics: &'a TopicTable,
+    advertised: &'a [String],
+}
+
+impl Names<'_> {
+    /// The name of a log's topic; the identity of one that is gone or is the broker's own.
+    fn topic(&self, log: TopicPartition) -> String {
+        self.topics.get(log.topic).map_or_else(|| log.topic.to_string(), |topic| topic.record.name.clone())
+    }
+
+    fn place(&self, log: TopicPartition) -> String {
+        format!("partition {} of topic {}", log.partition, self.topic(log))
+    }
+}
+
 impl Refusal {
+    pub(super) fn from_read(log: TopicPartition, refused: ReadRefused) -> Refusal {
+        match refused {
+            ReadRefused::UnknownLog => Refusal::NotReady { state: "making or removing the partition's log" },
+            ReadRefused::OutOfRange { start, end } => Refusal::ReadOutOfRange { log, start, end },
+            ReadRefused::Damaged { file, from, upto } => Refusal::Damaged { log, file, from, upto },
+            ReadRefused::Lost { file, from } => Refusal::Lost { log, file, from },
+            ReadRefused::Fault(fault) => Refusal::ReadFailed { log, fault },
+            ReadRefused::Busy => Refusal::DriveBusy,
+        }
+    }
+
     pub(super) fn from_create(log: TopicPartition, refused: CreateRefused) -> Refusal {
         match refused {
             CreateRefused::TooMany { limit } => {
@@ -85,7 +114,7 @@ impl Refusal {
     }
 
     /// The refusal as it goes over the wire.
-    pub(super) fn body(&self) -> ErrorBody {
+    pub(super) fn body(&self, names: Names<'_>) -> ErrorBody {
         match self {
             Refusal::Malformed(error) => ErrorBody {
                 hint: "the client's software sends frames that docs/WIRE_FORMAT.md does not allow".to_owned(),
@@ -119,7 +148,7 @@ impl Refusal {
             }
             Refusal::NoLog { log } => error(
                 ErrorCode::NotReady,
-                format!("{} has no log here yet", place(*log)),
+                format!("{} has no log here yet", names.place(*log)),
             )
             .hint(
                 "try again; if it stays, a cap on logs is reached or the shard takes no writes: see status",
@@ -130,10 +159,13 @@ impl Refusal {
                     .limited("leader epoch", i64::from(current.0), i64::from(found.0))
                     .hint("ask for the metadata again")
             }
-            Refusal::WrongShard { log, owner, here } => wrong_shard(*log, *owner, *here),
-            Refusal::OffsetOutOfRange { log, start, end, found } => out_of_range(*log, *start, *end, *found),
-            Refusal::ReadOutOfRange { start, end } => {
-                error(ErrorCode::OffsetOutOfRange, format!("the log now has offsets {start} to {end}"))
+            Refusal::WrongShard { log, owner, here } => wrong_shard(names, *log, *owner, *here),
+            Refusal::OffsetOutOfRange { log, start, end, found } => {
+                out_of_range(names, *log, *start, *end, *found)
+            }
+            Refusal::ReadOutOfRange { log, start, end } => {
+                let cause = format!("{} now has offsets {start} to {end}", names.place(*log));
+                error(ErrorCode::OffsetOutOfRange, cause)
                     .limited("offset", start.0, end.0)
                     .hint("records below the start are gone by retention or a trim: begin at the start")
             }
@@ -157,17 +189,17 @@ impl Refusal {
             }
             Refusal::DiskFull(shortage) => disk_full(shortage),
             Refusal::DurabilityNotAvailable => durability_not_available(),
-            Refusal::UnknownOutcome { log, from, fault } => unknown_outcome(*log, *from, fault),
+            Refusal::UnknownOutcome { log, from, fault } => unknown_outcome(names, *log, *from, fault),
             Refusal::Stopped { from, fault } => stopped(*from, fault),
             Refusal::ReadOnly { cause } => {
                 error(ErrorCode::ReadOnly, format!("the shard takes no writes: {cause}"))
                     .hint("reads go on; the broker's log says more")
             }
-            Refusal::Damaged { file, from, upto } => damaged(file, *from, *upto),
-            Refusal::Lost { file, from } => lost(file, *from),
-            Refusal::ReadFailed { fault } => {
-                error(ErrorCode::DataDamaged, format!("the drive failed to read: {fault}"))
-                    .hint("check the drive; other ranges can still be read")
+            Refusal::Damaged { log, file, from, upto } => damaged(names, *log, file, *from, *upto),
+            Refusal::Lost { log, file, from } => lost(names, *log, file, *from),
+            Refusal::ReadFailed { log, fault } => {
+                let cause = format!("the drive failed to read {}: {fault}", names.place(*log));
+                error(ErrorCode::DataDamaged, cause).hint("check the drive; other ranges can still be read")
             }
         }
     }
@@ -207,20 +239,26 @@ fn unknown_partition(name: &str, partitions: i32, found: PartitionId) -> ErrorBo
         .hint("ask for the metadata again")
 }
 
-fn wrong_shard(log: TopicPartition, owner: ShardId, here: ShardId) -> ErrorBody {
-    let cause = format!("{} belongs to shard {owner}, this is shard {here}", place(log));
-    error(ErrorCode::WrongShard, cause)
+fn wrong_shard(names: Names<'_>, log: TopicPartition, owner: ShardId, here: ShardId) -> ErrorBody {
+    let cause = format!("{} belongs to shard {owner}, this is shard {here}", names.place(log));
+    let body = error(ErrorCode::WrongShard, cause)
         .limited("shard", i64::from(owner.0), i64::from(here.0))
-        .hint("connect with that shard in the hello")
+        .hint("open another connection, to the address in the error, with that shard in its hello");
+    let address = names.advertised.get(usize::from(owner.0)).cloned().unwrap_or_default();
+    ErrorBody { address, ..body }
 }
 
-fn out_of_range(log: TopicPartition, start: Offset, end: Offset, found: Offset) -> ErrorBody {
-    let cause = format!("{} has offsets {start} to {end}, asked was {found}", place(log));
-    let mut body = error(ErrorCode::OffsetOutOfRange, cause)
+fn out_of_range(
+    names: Names<'_>,
+    log: TopicPartition,
+    start: Offset,
+    end: Offset,
+    found: Offset,
+) -> ErrorBody {
+    let cause = format!("{} has offsets {start} to {end}, asked was {found}", names.place(log));
+    error(ErrorCode::OffsetOutOfRange, cause)
         .limited("offset", start.0, end.0)
-        .hint("begin at the start or at the end; records below the start are gone by retention or a trim");
-    body.field = "offset".to_owned();
-    body
+        .hint("begin at the start or at the end; records below the start are gone by retention or a trim")
 }
 
 fn out_of_credit(limit: u64, received: u64) -> ErrorBody {
@@ -259,8 +297,8 @@ fn durability_not_available() -> ErrorBody {
         .hint("use a real drive, a topic with durability=relaxed, acks=0, or start with --allow-volatile")
 }
 
-fn unknown_outcome(log: TopicPartition, from: Offset, fault: &Fault) -> ErrorBody {
-    let cause = format!("the drive failed ({fault}) under {} from offset {from} on", place(log));
+fn unknown_outcome(names: Names<'_>, log: TopicPartition, from: Offset, fault: &Fault) -> ErrorBody {
+    let cause = format!("the drive failed ({fault}) under {} from offset {from} on", names.place(log));
     error(ErrorCode::UnknownOutcome, cause)
         .limited("offset", from.0, from.0)
         .hint("check the drive and restart the broker: recovery tells what is stored; then resend")
@@ -272,14 +310,19 @@ fn stopped(from: Offset, fault: &Fault) -> ErrorBody {
         .hint("the shard serves reads only; check the drive and restart the broker")
 }
 
-fn damaged(file: &str, from: Offset, upto: Offset) -> ErrorBody {
-    error(ErrorCode::DataDamaged, format!("offsets {from} to {upto} are damaged in {file}"))
-        .limited("offset", from.0, upto.0)
-        .hint("the rest of the partition can be read: continue at the second offset; keep the file")
+fn damaged(names: Names<'_>, log: TopicPartition, file: &str, from: Offset, upto: Offset) -> ErrorBody {
+    let cause = format!("offsets {from} to {} of {} are damaged in {file}", upto.0 - 1, names.place(log));
+    let hint = format!(
+        "what follows can be read: tg consume {} -p {} --from {upto}; keep the file, it may be mended",
+        names.topic(log),
+        log.partition
+    );
+    error(ErrorCode::DataDamaged, cause).limited("offset", from.0, upto.0).hint(&hint)
 }
 
-fn lost(file: &str, from: Offset) -> ErrorBody {
-    let cause = format!("what was stored from offset {from} on is not known: {file} is damaged");
+fn lost(names: Names<'_>, log: TopicPartition, file: &str, from: Offset) -> ErrorBody {
+    let place = names.place(log);
+    let cause = format!("what {place} had stored from offset {from} on is not known: {file} is damaged");
     error(ErrorCode::DataDamaged, cause)
         .limited("offset", from.0, from.0)
         .hint("what lies below can be read; keep the directory as it is, and see the broker's log")
@@ -352,10 +395,6 @@ fn producer_body(refusal: &producer::Refusal) -> ErrorBody {
     }
 }
 
-fn place(log: TopicPartition) -> String {
-    format!("partition {} of topic {}", log.partition, log.topic)
-}
-
 fn disk_full(shortage: &Shortage) -> ErrorBody {
     let body = error(ErrorCode::DiskFull, shortage.to_string());
     match shortage {
@@ -415,24 +454,15 @@ impl From<AppendRefused> for Refusal {
     }
 }
 
-impl From<ReadRefused> for Refusal {
-    fn from(refused: ReadRefused) -> Refusal {
-        match refused {
-            ReadRefused::UnknownLog => Refusal::NotReady { state: "making or removing the partition's log" },
-            ReadRefused::OutOfRange { start, end } => Refusal::ReadOutOfRange { start, end },
-            ReadRefused::Damaged { file, from, upto } => Refusal::Damaged { file, from, upto },
-            ReadRefused::Lost { file, from } => Refusal::Lost { file, from },
-            ReadRefused::Fault(fault) => Refusal::ReadFailed { fault },
-            ReadRefused::Busy => Refusal::DriveBusy,
-        }
-    }
-}
-
 impl Shard {
+    pub(super) fn names(&self) -> Names<'_> {
+        Names { topics: &self.topics, advertised: &self.advertised }
+    }
+
     /// Answers a request with an error frame.
     pub(super) fn refuse(&mut self, id: ConnectionId, correlation: u32, api_number: u8, refusal: &Refusal) {
         self.stats.refusals += 1;
-        let body = refusal.body();
+        let body = refusal.body(self.names());
         self.send(id, |out| body.encode(api_number, correlation, out));
     }
 

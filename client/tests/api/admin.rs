@@ -90,3 +90,18 @@ async fn refusals_come_with_code_and_hint() {
     let error = admin.status().await.expect_err("this broker has none");
     assert_eq!(error.code(), Some(ErrorCode::UnsupportedVersion));
 }
+
+#[tokio::test]
+async fn topics_that_do_not_fit_one_reply_come_in_several() {
+    let fake = Fake::start().await;
+    fake.change(|broker| {
+        broker.topics_per_reply = 2;
+        for name in ["d", "a", "e", "c", "b"] {
+            broker.create(name, 1);
+        }
+    });
+    let client = Client::connect(&fake.address).await.unwrap();
+    let topics = client.admin().list_topics().await.unwrap();
+    let names: Vec<_> = topics.iter().map(|topic| topic.name.as_str()).collect();
+    assert_eq!(names, ["a", "b", "c", "d", "e"]);
+}

@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tidegate_protocol::api::credit::{Credit, Reason, Scope};
 use tidegate_protocol::api::error::ErrorBody;
-use tidegate_protocol::api::hello::{HelloReply, HelloRequest, Ping};
-use tidegate_protocol::api::metadata::{MetadataReply, MetadataRequest, NodeInfo, PartitionInfo, TopicInfo};
+use tidegate_protocol::api::hello::{Features, HelloReply, HelloRequest, Ping};
+use tidegate_protocol::api::metadata::{
+    MetadataReply, MetadataRequest, NodeInfo, PartitionInfo, TopicInfo, TopicsWanted,
+};
 use tidegate_protocol::api::offset::{
     ListOffsetsReply, ListOffsetsRequest, OffsetCommitReply, OffsetCommitRequest, OffsetFetchReply,
     OffsetFetchRequest, OffsetQuery, StoredOffset,
@@ -81,6 +83,8 @@ pub(crate) struct Broker {
     pub(crate) faults: Faults,
     pub(crate) stored: HashMap<(String, TopicPartition), i64>,
     pub(crate) next_producer: i64,
+    /// Topics that one reply to metadata names at most.
+    pub(crate) topics_per_reply: usize,
     /// Connections accepted.
     pub(crate) connections: u32,
     /// Produces that began at or beyond the limit: must stay 0.
@@ -115,6 +119,7 @@ impl Fake {
             faults: Faults::default(),
             stored: HashMap::new(),
             next_producer: 100,
+            topics_per_reply: usize::MAX,
             connections: 0,
             credit_broken: 0,
             overshoot_max: 0,
@@ -398,6 +403,7 @@ impl Session {
             batch_bytes_max: 1 << 20,
             idempotence_window: 5,
             credit_initial: self.limit,
+            features: Features::default(),
         };
         reply.encode(frame.correlation, &mut self.out);
         Ok(())
@@ -406,28 +412,32 @@ impl Session {
     fn metadata(&mut self, frame: &Frame<'_>) -> Result<(), Box<ErrorBody>> {
         let request = MetadataRequest::decode(frame).unwrap();
         let broker = self.fake.lock();
-        let wanted = |name: &String| match &request {
-            MetadataRequest::All => true,
-            MetadataRequest::Named(names) => names.contains(name),
+        let wanted = |name: &String| match &request.topics {
+            TopicsWanted::All => true,
+            TopicsWanted::Named(names) => names.contains(name),
         };
-        let topics =
-            broker.topics.iter().filter(|(name, ..)| wanted(name)).map(|(name, topic, logs)| TopicInfo {
-                name: name.clone(),
-                topic: *topic,
-                partitions: (0..logs.len() as i32)
-                    .map(|partition| PartitionInfo {
-                        partition: PartitionId(partition),
-                        leader: NodeId(0),
-                        shard: ShardId(broker.shard_of(partition)),
-                        epoch: LeaderEpoch(broker.epoch),
-                    })
-                    .collect(),
-            });
+        let mut asked: Vec<_> =
+            broker.topics.iter().filter(|(name, ..)| wanted(name) && *name > request.after).collect();
+        asked.sort_by_key(|(name, ..)| name);
+        let more = asked.len() > broker.topics_per_reply;
+        let topics = asked.into_iter().take(broker.topics_per_reply).map(|(name, topic, logs)| TopicInfo {
+            name: name.clone(),
+            topic: *topic,
+            partitions: (0..logs.len() as i32)
+                .map(|partition| PartitionInfo {
+                    partition: PartitionId(partition),
+                    leader: NodeId(0),
+                    shard: ShardId(broker.shard_of(partition)),
+                    epoch: LeaderEpoch(broker.epoch),
+                })
+                .collect(),
+        });
         let shards = vec![String::new(); usize::from(broker.shard_count)];
         let reply = MetadataReply {
             cluster: [7; 16],
             nodes: vec![NodeInfo { node: NodeId(0), shards }],
             topics: topics.collect(),
+            more,
         };
         drop(broker);
         reply.encode(frame.correlation, &mut self.out);

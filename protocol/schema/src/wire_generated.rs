@@ -207,6 +207,7 @@ pub mod wire {
         pub const VT_BATCH_BYTES_MAX: ::flatbuffers::VOffsetT = 20;
         pub const VT_IDEMPOTENCE_WINDOW: ::flatbuffers::VOffsetT = 22;
         pub const VT_CREDIT_INITIAL: ::flatbuffers::VOffsetT = 24;
+        pub const VT_FEATURES: ::flatbuffers::VOffsetT = 26;
 
         #[inline]
         pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
@@ -218,6 +219,7 @@ pub mod wire {
             args: &'args HelloReplyArgs<'args>,
         ) -> ::flatbuffers::WIPOffset<HelloReply<'bldr>> {
             let mut builder = HelloReplyBuilder::new(_fbb);
+            builder.add_features(args.features);
             builder.add_credit_initial(args.credit_initial);
             builder.add_batch_bytes_max(args.batch_bytes_max);
             builder.add_frame_bytes_max(args.frame_bytes_max);
@@ -322,6 +324,13 @@ pub mod wire {
             // which contains a valid value in this slot
             unsafe { self._tab.get::<u64>(HelloReply::VT_CREDIT_INITIAL, Some(0)).unwrap() }
         }
+        #[inline]
+        pub fn features(&self) -> u64 {
+            // Safety:
+            // Created from valid Table for this object
+            // which contains a valid value in this slot
+            unsafe { self._tab.get::<u64>(HelloReply::VT_FEATURES, Some(0)).unwrap() }
+        }
     }
 
     impl ::flatbuffers::Verifiable for HelloReply<'_> {
@@ -346,6 +355,7 @@ pub mod wire {
                 .visit_field::<u32>("batch_bytes_max", Self::VT_BATCH_BYTES_MAX, false)?
                 .visit_field::<u16>("idempotence_window", Self::VT_IDEMPOTENCE_WINDOW, false)?
                 .visit_field::<u64>("credit_initial", Self::VT_CREDIT_INITIAL, false)?
+                .visit_field::<u64>("features", Self::VT_FEATURES, false)?
                 .finish();
             Ok(())
         }
@@ -362,6 +372,7 @@ pub mod wire {
         pub batch_bytes_max: u32,
         pub idempotence_window: u16,
         pub credit_initial: u64,
+        pub features: u64,
     }
     impl<'a> Default for HelloReplyArgs<'a> {
         #[inline]
@@ -378,6 +389,7 @@ pub mod wire {
                 batch_bytes_max: 0,
                 idempotence_window: 0,
                 credit_initial: 0,
+                features: 0,
             }
         }
     }
@@ -432,6 +444,10 @@ pub mod wire {
             self.fbb_.push_slot::<u64>(HelloReply::VT_CREDIT_INITIAL, credit_initial, 0);
         }
         #[inline]
+        pub fn add_features(&mut self, features: u64) {
+            self.fbb_.push_slot::<u64>(HelloReply::VT_FEATURES, features, 0);
+        }
+        #[inline]
         pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> HelloReplyBuilder<'a, 'b, A> {
             let start = _fbb.start_table();
             HelloReplyBuilder { fbb_: _fbb, start_: start }
@@ -459,6 +475,7 @@ pub mod wire {
             ds.field("batch_bytes_max", &self.batch_bytes_max());
             ds.field("idempotence_window", &self.idempotence_window());
             ds.field("credit_initial", &self.credit_initial());
+            ds.field("features", &self.features());
             ds.finish()
         }
     }
@@ -479,6 +496,7 @@ pub mod wire {
 
     impl<'a> MetadataRequest<'a> {
         pub const VT_NAMES: ::flatbuffers::VOffsetT = 4;
+        pub const VT_AFTER: ::flatbuffers::VOffsetT = 6;
 
         #[inline]
         pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
@@ -490,6 +508,9 @@ pub mod wire {
             args: &'args MetadataRequestArgs<'args>,
         ) -> ::flatbuffers::WIPOffset<MetadataRequest<'bldr>> {
             let mut builder = MetadataRequestBuilder::new(_fbb);
+            if let Some(x) = args.after {
+                builder.add_after(x);
+            }
             if let Some(x) = args.names {
                 builder.add_names(x);
             }
@@ -507,6 +528,13 @@ pub mod wire {
                 >>(MetadataRequest::VT_NAMES, None)
             }
         }
+        #[inline]
+        pub fn after(&self) -> Option<&'a str> {
+            // Safety:
+            // Created from valid Table for this object
+            // which contains a valid value in this slot
+            unsafe { self._tab.get::<::flatbuffers::ForwardsUOffset<&str>>(MetadataRequest::VT_AFTER, None) }
+        }
     }
 
     impl ::flatbuffers::Verifiable for MetadataRequest<'_> {
@@ -519,6 +547,7 @@ pub mod wire {
                 .visit_field::<::flatbuffers::ForwardsUOffset<
                     ::flatbuffers::Vector<'_, ::flatbuffers::ForwardsUOffset<&'_ str>>,
                 >>("names", Self::VT_NAMES, false)?
+                .visit_field::<::flatbuffers::ForwardsUOffset<&str>>("after", Self::VT_AFTER, false)?
                 .finish();
             Ok(())
         }
@@ -527,11 +556,12 @@ pub mod wire {
         pub names: Option<
             ::flatbuffers::WIPOffset<::flatbuffers::Vector<'a, ::flatbuffers::ForwardsUOffset<&'a str>>>,
         >,
+        pub after: Option<::flatbuffers::WIPOffset<&'a str>>,
     }
     impl<'a> Default for MetadataRequestArgs<'a> {
         #[inline]
         fn default() -> Self {
-            MetadataRequestArgs { names: None }
+            MetadataRequestArgs { names: None, after: None }
         }
     }
 
@@ -548,6 +578,10 @@ pub mod wire {
             >,
         ) {
             self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(MetadataRequest::VT_NAMES, names);
+        }
+        #[inline]
+        pub fn add_after(&mut self, after: ::flatbuffers::WIPOffset<&'b str>) {
+            self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(MetadataRequest::VT_AFTER, after);
         }
         #[inline]
         pub fn new(
@@ -567,6 +601,7 @@ pub mod wire {
         fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
             let mut ds = f.debug_struct("MetadataRequest");
             ds.field("names", &self.names());
+            ds.field("after", &self.after());
             ds.finish()
         }
     }
@@ -589,6 +624,7 @@ pub mod wire {
         pub const VT_CLUSTER: ::flatbuffers::VOffsetT = 4;
         pub const VT_NODES: ::flatbuffers::VOffsetT = 6;
         pub const VT_TOPICS: ::flatbuffers::VOffsetT = 8;
+        pub const VT_MORE: ::flatbuffers::VOffsetT = 10;
 
         #[inline]
         pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
@@ -609,6 +645,7 @@ pub mod wire {
             if let Some(x) = args.cluster {
                 builder.add_cluster(x);
             }
+            builder.add_more(args.more);
             builder.finish()
         }
 
@@ -652,6 +689,13 @@ pub mod wire {
                     .unwrap()
             }
         }
+        #[inline]
+        pub fn more(&self) -> bool {
+            // Safety:
+            // Created from valid Table for this object
+            // which contains a valid value in this slot
+            unsafe { self._tab.get::<bool>(MetadataReply::VT_MORE, Some(false)).unwrap() }
+        }
     }
 
     impl ::flatbuffers::Verifiable for MetadataReply<'_> {
@@ -672,6 +716,7 @@ pub mod wire {
                 .visit_field::<::flatbuffers::ForwardsUOffset<
                     ::flatbuffers::Vector<'_, ::flatbuffers::ForwardsUOffset<Topic>>,
                 >>("topics", Self::VT_TOPICS, true)?
+                .visit_field::<bool>("more", Self::VT_MORE, false)?
                 .finish();
             Ok(())
         }
@@ -684,6 +729,7 @@ pub mod wire {
         pub topics: Option<
             ::flatbuffers::WIPOffset<::flatbuffers::Vector<'a, ::flatbuffers::ForwardsUOffset<Topic<'a>>>>,
         >,
+        pub more: bool,
     }
     impl<'a> Default for MetadataReplyArgs<'a> {
         #[inline]
@@ -692,6 +738,7 @@ pub mod wire {
                 cluster: None, // required field
                 nodes: None,   // required field
                 topics: None,  // required field
+                more: false,
             }
         }
     }
@@ -724,6 +771,10 @@ pub mod wire {
             self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(MetadataReply::VT_TOPICS, topics);
         }
         #[inline]
+        pub fn add_more(&mut self, more: bool) {
+            self.fbb_.push_slot::<bool>(MetadataReply::VT_MORE, more, false);
+        }
+        #[inline]
         pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> MetadataReplyBuilder<'a, 'b, A> {
             let start = _fbb.start_table();
             MetadataReplyBuilder { fbb_: _fbb, start_: start }
@@ -744,6 +795,7 @@ pub mod wire {
             ds.field("cluster", &self.cluster());
             ds.field("nodes", &self.nodes());
             ds.field("topics", &self.topics());
+            ds.field("more", &self.more());
             ds.finish()
         }
     }
@@ -1849,6 +1901,7 @@ pub mod wire {
 
     impl<'a> DescribeTopicRequest<'a> {
         pub const VT_NAMES: ::flatbuffers::VOffsetT = 4;
+        pub const VT_AFTER: ::flatbuffers::VOffsetT = 6;
 
         #[inline]
         pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
@@ -1860,6 +1913,9 @@ pub mod wire {
             args: &'args DescribeTopicRequestArgs<'args>,
         ) -> ::flatbuffers::WIPOffset<DescribeTopicRequest<'bldr>> {
             let mut builder = DescribeTopicRequestBuilder::new(_fbb);
+            if let Some(x) = args.after {
+                builder.add_after(x);
+            }
             if let Some(x) = args.names {
                 builder.add_names(x);
             }
@@ -1879,6 +1935,15 @@ pub mod wire {
                     .unwrap()
             }
         }
+        #[inline]
+        pub fn after(&self) -> Option<&'a str> {
+            // Safety:
+            // Created from valid Table for this object
+            // which contains a valid value in this slot
+            unsafe {
+                self._tab.get::<::flatbuffers::ForwardsUOffset<&str>>(DescribeTopicRequest::VT_AFTER, None)
+            }
+        }
     }
 
     impl ::flatbuffers::Verifiable for DescribeTopicRequest<'_> {
@@ -1891,6 +1956,7 @@ pub mod wire {
                 .visit_field::<::flatbuffers::ForwardsUOffset<
                     ::flatbuffers::Vector<'_, ::flatbuffers::ForwardsUOffset<&'_ str>>,
                 >>("names", Self::VT_NAMES, true)?
+                .visit_field::<::flatbuffers::ForwardsUOffset<&str>>("after", Self::VT_AFTER, false)?
                 .finish();
             Ok(())
         }
@@ -1899,13 +1965,15 @@ pub mod wire {
         pub names: Option<
             ::flatbuffers::WIPOffset<::flatbuffers::Vector<'a, ::flatbuffers::ForwardsUOffset<&'a str>>>,
         >,
+        pub after: Option<::flatbuffers::WIPOffset<&'a str>>,
     }
     impl<'a> Default for DescribeTopicRequestArgs<'a> {
         #[inline]
         fn default() -> Self {
             DescribeTopicRequestArgs {
-      names: None, // required field
-    }
+                names: None, // required field
+                after: None,
+            }
         }
     }
 
@@ -1922,6 +1990,10 @@ pub mod wire {
             >,
         ) {
             self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(DescribeTopicRequest::VT_NAMES, names);
+        }
+        #[inline]
+        pub fn add_after(&mut self, after: ::flatbuffers::WIPOffset<&'b str>) {
+            self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(DescribeTopicRequest::VT_AFTER, after);
         }
         #[inline]
         pub fn new(
@@ -1942,6 +2014,7 @@ pub mod wire {
         fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
             let mut ds = f.debug_struct("DescribeTopicRequest");
             ds.field("names", &self.names());
+            ds.field("after", &self.after());
             ds.finish()
         }
     }
@@ -1962,6 +2035,7 @@ pub mod wire {
 
     impl<'a> DescribeTopicReply<'a> {
         pub const VT_TOPICS: ::flatbuffers::VOffsetT = 4;
+        pub const VT_MORE: ::flatbuffers::VOffsetT = 6;
 
         #[inline]
         pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
@@ -1976,6 +2050,7 @@ pub mod wire {
             if let Some(x) = args.topics {
                 builder.add_topics(x);
             }
+            builder.add_more(args.more);
             builder.finish()
         }
 
@@ -1994,6 +2069,13 @@ pub mod wire {
                     .unwrap()
             }
         }
+        #[inline]
+        pub fn more(&self) -> bool {
+            // Safety:
+            // Created from valid Table for this object
+            // which contains a valid value in this slot
+            unsafe { self._tab.get::<bool>(DescribeTopicReply::VT_MORE, Some(false)).unwrap() }
+        }
     }
 
     impl ::flatbuffers::Verifiable for DescribeTopicReply<'_> {
@@ -2006,6 +2088,7 @@ pub mod wire {
                 .visit_field::<::flatbuffers::ForwardsUOffset<
                     ::flatbuffers::Vector<'_, ::flatbuffers::ForwardsUOffset<TopicDescription>>,
                 >>("topics", Self::VT_TOPICS, true)?
+                .visit_field::<bool>("more", Self::VT_MORE, false)?
                 .finish();
             Ok(())
         }
@@ -2016,13 +2099,15 @@ pub mod wire {
                 ::flatbuffers::Vector<'a, ::flatbuffers::ForwardsUOffset<TopicDescription<'a>>>,
             >,
         >,
+        pub more: bool,
     }
     impl<'a> Default for DescribeTopicReplyArgs<'a> {
         #[inline]
         fn default() -> Self {
             DescribeTopicReplyArgs {
-      topics: None, // required field
-    }
+                topics: None, // required field
+                more: false,
+            }
         }
     }
 
@@ -2039,6 +2124,10 @@ pub mod wire {
             >,
         ) {
             self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(DescribeTopicReply::VT_TOPICS, topics);
+        }
+        #[inline]
+        pub fn add_more(&mut self, more: bool) {
+            self.fbb_.push_slot::<bool>(DescribeTopicReply::VT_MORE, more, false);
         }
         #[inline]
         pub fn new(
@@ -2059,6 +2148,7 @@ pub mod wire {
         fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
             let mut ds = f.debug_struct("DescribeTopicReply");
             ds.field("topics", &self.topics());
+            ds.field("more", &self.more());
             ds.finish()
         }
     }
@@ -2327,6 +2417,9 @@ pub mod wire {
         pub const VT_COMMITTED: ::flatbuffers::VOffsetT = 10;
         pub const VT_APPENDED: ::flatbuffers::VOffsetT = 12;
         pub const VT_BYTES: ::flatbuffers::VOffsetT = 14;
+        pub const VT_DAMAGED_RANGES: ::flatbuffers::VOffsetT = 16;
+        pub const VT_DAMAGED_FROM: ::flatbuffers::VOffsetT = 18;
+        pub const VT_DAMAGED_UPTO: ::flatbuffers::VOffsetT = 20;
 
         #[inline]
         pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
@@ -2338,10 +2431,13 @@ pub mod wire {
             args: &'args PartitionDescriptionArgs,
         ) -> ::flatbuffers::WIPOffset<PartitionDescription<'bldr>> {
             let mut builder = PartitionDescriptionBuilder::new(_fbb);
+            builder.add_damaged_upto(args.damaged_upto);
+            builder.add_damaged_from(args.damaged_from);
             builder.add_bytes(args.bytes);
             builder.add_appended(args.appended);
             builder.add_committed(args.committed);
             builder.add_start(args.start);
+            builder.add_damaged_ranges(args.damaged_ranges);
             builder.add_partition(args.partition);
             builder.add_shard(args.shard);
             builder.finish()
@@ -2389,6 +2485,27 @@ pub mod wire {
             // which contains a valid value in this slot
             unsafe { self._tab.get::<i64>(PartitionDescription::VT_BYTES, Some(0)).unwrap() }
         }
+        #[inline]
+        pub fn damaged_ranges(&self) -> u32 {
+            // Safety:
+            // Created from valid Table for this object
+            // which contains a valid value in this slot
+            unsafe { self._tab.get::<u32>(PartitionDescription::VT_DAMAGED_RANGES, Some(0)).unwrap() }
+        }
+        #[inline]
+        pub fn damaged_from(&self) -> i64 {
+            // Safety:
+            // Created from valid Table for this object
+            // which contains a valid value in this slot
+            unsafe { self._tab.get::<i64>(PartitionDescription::VT_DAMAGED_FROM, Some(0)).unwrap() }
+        }
+        #[inline]
+        pub fn damaged_upto(&self) -> i64 {
+            // Safety:
+            // Created from valid Table for this object
+            // which contains a valid value in this slot
+            unsafe { self._tab.get::<i64>(PartitionDescription::VT_DAMAGED_UPTO, Some(0)).unwrap() }
+        }
     }
 
     impl ::flatbuffers::Verifiable for PartitionDescription<'_> {
@@ -2404,6 +2521,9 @@ pub mod wire {
                 .visit_field::<i64>("committed", Self::VT_COMMITTED, false)?
                 .visit_field::<i64>("appended", Self::VT_APPENDED, false)?
                 .visit_field::<i64>("bytes", Self::VT_BYTES, false)?
+                .visit_field::<u32>("damaged_ranges", Self::VT_DAMAGED_RANGES, false)?
+                .visit_field::<i64>("damaged_from", Self::VT_DAMAGED_FROM, false)?
+                .visit_field::<i64>("damaged_upto", Self::VT_DAMAGED_UPTO, false)?
                 .finish();
             Ok(())
         }
@@ -2415,11 +2535,24 @@ pub mod wire {
         pub committed: i64,
         pub appended: i64,
         pub bytes: i64,
+        pub damaged_ranges: u32,
+        pub damaged_from: i64,
+        pub damaged_upto: i64,
     }
     impl<'a> Default for PartitionDescriptionArgs {
         #[inline]
         fn default() -> Self {
-            PartitionDescriptionArgs { partition: 0, shard: 0, start: 0, committed: 0, appended: 0, bytes: 0 }
+            PartitionDescriptionArgs {
+                partition: 0,
+                shard: 0,
+                start: 0,
+                committed: 0,
+                appended: 0,
+                bytes: 0,
+                damaged_ranges: 0,
+                damaged_from: 0,
+                damaged_upto: 0,
+            }
         }
     }
 
@@ -2453,6 +2586,18 @@ pub mod wire {
             self.fbb_.push_slot::<i64>(PartitionDescription::VT_BYTES, bytes, 0);
         }
         #[inline]
+        pub fn add_damaged_ranges(&mut self, damaged_ranges: u32) {
+            self.fbb_.push_slot::<u32>(PartitionDescription::VT_DAMAGED_RANGES, damaged_ranges, 0);
+        }
+        #[inline]
+        pub fn add_damaged_from(&mut self, damaged_from: i64) {
+            self.fbb_.push_slot::<i64>(PartitionDescription::VT_DAMAGED_FROM, damaged_from, 0);
+        }
+        #[inline]
+        pub fn add_damaged_upto(&mut self, damaged_upto: i64) {
+            self.fbb_.push_slot::<i64>(PartitionDescription::VT_DAMAGED_UPTO, damaged_upto, 0);
+        }
+        #[inline]
         pub fn new(
             _fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>,
         ) -> PartitionDescriptionBuilder<'a, 'b, A> {
@@ -2475,6 +2620,9 @@ pub mod wire {
             ds.field("committed", &self.committed());
             ds.field("appended", &self.appended());
             ds.field("bytes", &self.bytes());
+            ds.field("damaged_ranges", &self.damaged_ranges());
+            ds.field("damaged_from", &self.damaged_from());
+            ds.field("damaged_upto", &self.damaged_upto());
             ds.finish()
         }
     }
@@ -3264,6 +3412,7 @@ pub mod wire {
         pub const VT_HINT: ::flatbuffers::VOffsetT = 16;
         pub const VT_FIELD: ::flatbuffers::VOffsetT = 18;
         pub const VT_POSITION: ::flatbuffers::VOffsetT = 20;
+        pub const VT_ADDRESS: ::flatbuffers::VOffsetT = 22;
 
         #[inline]
         pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
@@ -3277,6 +3426,9 @@ pub mod wire {
             let mut builder = ErrorBuilder::new(_fbb);
             builder.add_current(args.current);
             builder.add_limit(args.limit);
+            if let Some(x) = args.address {
+                builder.add_address(x);
+            }
             builder.add_position(args.position);
             if let Some(x) = args.field {
                 builder.add_field(x);
@@ -3358,6 +3510,13 @@ pub mod wire {
             // which contains a valid value in this slot
             unsafe { self._tab.get::<u32>(Error::VT_POSITION, Some(0)).unwrap() }
         }
+        #[inline]
+        pub fn address(&self) -> Option<&'a str> {
+            // Safety:
+            // Created from valid Table for this object
+            // which contains a valid value in this slot
+            unsafe { self._tab.get::<::flatbuffers::ForwardsUOffset<&str>>(Error::VT_ADDRESS, None) }
+        }
     }
 
     impl ::flatbuffers::Verifiable for Error<'_> {
@@ -3376,6 +3535,7 @@ pub mod wire {
                 .visit_field::<::flatbuffers::ForwardsUOffset<&str>>("hint", Self::VT_HINT, true)?
                 .visit_field::<::flatbuffers::ForwardsUOffset<&str>>("field", Self::VT_FIELD, true)?
                 .visit_field::<u32>("position", Self::VT_POSITION, false)?
+                .visit_field::<::flatbuffers::ForwardsUOffset<&str>>("address", Self::VT_ADDRESS, false)?
                 .finish();
             Ok(())
         }
@@ -3390,6 +3550,7 @@ pub mod wire {
         pub hint: Option<::flatbuffers::WIPOffset<&'a str>>,
         pub field: Option<::flatbuffers::WIPOffset<&'a str>>,
         pub position: u32,
+        pub address: Option<::flatbuffers::WIPOffset<&'a str>>,
     }
     impl<'a> Default for ErrorArgs<'a> {
         #[inline]
@@ -3404,6 +3565,7 @@ pub mod wire {
                 hint: None,  // required field
                 field: None, // required field
                 position: 0,
+                address: None,
             }
         }
     }
@@ -3450,6 +3612,10 @@ pub mod wire {
             self.fbb_.push_slot::<u32>(Error::VT_POSITION, position, 0);
         }
         #[inline]
+        pub fn add_address(&mut self, address: ::flatbuffers::WIPOffset<&'b str>) {
+            self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(Error::VT_ADDRESS, address);
+        }
+        #[inline]
         pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> ErrorBuilder<'a, 'b, A> {
             let start = _fbb.start_table();
             ErrorBuilder { fbb_: _fbb, start_: start }
@@ -3477,6 +3643,7 @@ pub mod wire {
             ds.field("hint", &self.hint());
             ds.field("field", &self.field());
             ds.field("position", &self.position());
+            ds.field("address", &self.address());
             ds.finish()
         }
     }

@@ -28,6 +28,9 @@ pub struct ErrorBody {
     pub field: String,
     /// Its place in the frame, in bytes.
     pub position: u32,
+    /// Of `WrongShard`: where the owner can be reached, `host:port`; an empty host means the address that the client has
+    /// connected to. Else empty.
+    pub address: String,
 }
 
 impl ErrorBody {
@@ -43,6 +46,7 @@ impl ErrorBody {
             hint: String::new(),
             field: String::new(),
             position: 0,
+            address: String::new(),
         }
     }
 
@@ -82,6 +86,7 @@ impl ErrorBody {
                 hint: Some(b.create_string(&self.hint)),
                 field: Some(b.create_string(&self.field)),
                 position: self.position,
+                address: (!self.address.is_empty()).then(|| b.create_string(&self.address)),
             };
             wire::Error::create(b, &args).as_union_value()
         });
@@ -111,6 +116,7 @@ impl ErrorBody {
             hint: table.hint().to_owned(),
             field: table.field().to_owned(),
             position: table.position(),
+            address: table.address().unwrap_or_default().to_owned(),
         })
     }
 }

@@ -51,6 +51,29 @@ pub struct HelloReply {
     pub idempotence_window: u16,
     /// Absolute produce credit at the start, in bytes; may be 0.
     pub credit_initial: u64,
+    /// What this broker can do beyond the version; see [`Features`]. Bits that are not known mean nothing.
+    pub features: Features,
+}
+
+/// What a broker can do that not every broker of its protocol version can: one bit each, names in docs/WIRE_FORMAT.md.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features(pub u64);
+
+impl Features {
+    /// `acks` 1 and `all` wait for a flush that survives a loss of power.
+    pub const DURABLE: Features = Features(1);
+    /// Batches of Zstandard are taken, checked no deeper than others.
+    pub const ZSTD: Features = Features(1 << 1);
+
+    /// Whether all of `wanted` are among these.
+    pub fn has(self, wanted: Features) -> bool {
+        self.0 & wanted.0 == wanted.0
+    }
+
+    /// These and those.
+    pub const fn and(self, others: Features) -> Features {
+        Features(self.0 | others.0)
+    }
 }
 
 /// Both sides' view of the produce credit of the connection, as a self-check.
@@ -145,6 +168,7 @@ impl HelloReply {
                 batch_bytes_max: self.batch_bytes_max,
                 idempotence_window: self.idempotence_window,
                 credit_initial: self.credit_initial,
+                features: self.features.0,
             };
             wire::HelloReply::create(b, &args).as_union_value()
         });
@@ -165,6 +189,7 @@ impl HelloReply {
             batch_bytes_max: table.batch_bytes_max(),
             idempotence_window: table.idempotence_window(),
             credit_initial: table.credit_initial(),
+            features: Features(table.features()),
         })
     }
 }

@@ -3,18 +3,40 @@
 use tidegate_schema::wire;
 
 use super::Api;
-use super::table::{id16, put_strings, put_table, take_strings, take_table};
+use super::table::{id16, put_after, put_strings, put_table, take_strings, take_table};
 use crate::code::DecodeError;
 use crate::frame::{Frame, Kind};
 use crate::ids::{LeaderEpoch, NodeId, PartitionId, ShardId, TopicId};
 
-/// Which topics are wanted.
+/// Which topics are wanted, in the order of their names. A broker tells as many as fit its frames; for the others it is asked
+/// again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MetadataRequest {
+pub struct MetadataRequest {
+    /// Which.
+    pub topics: TopicsWanted,
+    /// Only those whose name comes behind this one; empty: all.
+    pub after: String,
+}
+
+/// All topics or some.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TopicsWanted {
     /// All topics but the internal ones.
     All,
     /// These, by name; an unknown one is simply absent from the reply.
     Named(Vec<String>),
+}
+
+impl MetadataRequest {
+    /// All topics, from the first.
+    pub fn all() -> MetadataRequest {
+        MetadataRequest { topics: TopicsWanted::All, after: String::new() }
+    }
+
+    /// These topics, from the first.
+    pub fn named(names: Vec<String>) -> MetadataRequest {
+        MetadataRequest { topics: TopicsWanted::Named(names), after: String::new() }
+    }
 }
 
 /// The cluster as this node knows it.
@@ -24,8 +46,10 @@ pub struct MetadataReply {
     pub cluster: [u8; 16],
     /// All nodes.
     pub nodes: Vec<NodeInfo>,
-    /// The topics asked for that exist.
+    /// The topics asked for that exist, by name.
     pub topics: Vec<TopicInfo>,
+    /// There are further ones: ask again, `after` the last name.
+    pub more: bool,
 }
 
 /// A node and the addresses of its shards (all equal today).
@@ -65,21 +89,23 @@ impl MetadataRequest {
     /// Appends the whole frame.
     pub fn encode(&self, correlation: u32, out: &mut Vec<u8>) {
         put_table(Api::Metadata.number(), Kind::Request, correlation, out, |b| {
-            let names = match self {
-                MetadataRequest::All => None,
-                MetadataRequest::Named(names) => Some(put_strings(b, names)),
+            let names = match &self.topics {
+                TopicsWanted::All => None,
+                TopicsWanted::Named(names) => Some(put_strings(b, names)),
             };
-            wire::MetadataRequest::create(b, &wire::MetadataRequestArgs { names }).as_union_value()
+            let after = put_after(b, &self.after);
+            wire::MetadataRequest::create(b, &wire::MetadataRequestArgs { names, after }).as_union_value()
         });
     }
 
     /// Reads the frame.
     pub fn decode(frame: &Frame<'_>) -> Result<MetadataRequest, DecodeError> {
         let table = take_table::<wire::MetadataRequest<'_>>(frame, Api::Metadata, Kind::Request)?;
-        Ok(match table.names() {
-            None => MetadataRequest::All,
-            Some(names) => MetadataRequest::Named(take_strings(names)),
-        })
+        let topics = match table.names() {
+            None => TopicsWanted::All,
+            Some(names) => TopicsWanted::Named(take_strings(names)),
+        };
+        Ok(MetadataRequest { topics, after: table.after().unwrap_or_default().to_owned() })
     }
 }
 
@@ -115,6 +141,7 @@ impl MetadataReply {
                 cluster: Some(b.create_vector(&self.cluster)),
                 nodes: Some(b.create_vector(&nodes)),
                 topics: Some(b.create_vector(&topics)),
+                more: self.more,
             };
             wire::MetadataReply::create(b, &args).as_union_value()
         });
@@ -146,6 +173,7 @@ impl MetadataReply {
             cluster: id16("cluster", table.cluster(), at)?,
             nodes: table.nodes().iter().map(node).collect(),
             topics,
+            more: table.more(),
         })
     }
 }

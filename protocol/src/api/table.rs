@@ -93,6 +93,11 @@ pub(super) fn put_strings<'b>(
     builder.create_vector(&strings)
 }
 
+/// The name behind which a list goes on; none where it begins.
+pub(super) fn put_after<'b>(builder: &mut FlatBufferBuilder<'b>, after: &str) -> Option<WIPOffset<&'b str>> {
+    (!after.is_empty()).then(|| builder.create_string(after))
+}
+
 /// A list of strings.
 pub(super) fn take_strings(strings: Vector<'_, ForwardsUOffset<&str>>) -> Vec<String> {
     strings.iter().map(str::to_owned).collect()

@@ -4,7 +4,7 @@ use flatbuffers::{FlatBufferBuilder, ForwardsUOffset, Vector, WIPOffset};
 use tidegate_schema::wire;
 
 use super::Api;
-use super::table::{id16, put_strings, put_table, take_strings, take_table};
+use super::table::{id16, put_after, put_strings, put_table, take_strings, take_table};
 use crate::code::DecodeError;
 use crate::frame::{Frame, Kind};
 use crate::ids::{Offset, PartitionId, ShardId, TopicId};
@@ -64,6 +64,8 @@ pub struct AlterTopicRequest {
 pub struct DescribeTopicRequest {
     /// Names.
     pub names: Vec<String>,
+    /// Only topics whose name comes behind this one; empty: all.
+    pub after: String,
 }
 
 /// The topics asked for that exist.
@@ -71,6 +73,8 @@ pub struct DescribeTopicRequest {
 pub struct DescribeTopicReply {
     /// By name.
     pub topics: Vec<TopicDescription>,
+    /// There are further ones: ask again, `after` the last name.
+    pub more: bool,
 }
 
 /// A topic with all its settings, also those at their default.
@@ -105,6 +109,12 @@ pub struct PartitionDescription {
     pub appended: Offset,
     /// Bytes on disk and in memory that belong to it.
     pub bytes: i64,
+    /// Ranges of offsets that are known to be damaged: found by a read since the broker has started.
+    pub damaged_ranges: u32,
+    /// The first of them; 0 and 0: none.
+    pub damaged_from: Offset,
+    /// One past its last offset.
+    pub damaged_upto: Offset,
 }
 
 impl CreateTopicRequest {
@@ -194,14 +204,17 @@ impl DescribeTopicRequest {
     pub fn encode(&self, correlation: u32, out: &mut Vec<u8>) {
         put_table(Api::DescribeTopic.number(), Kind::Request, correlation, out, |b| {
             let names = Some(put_strings(b, &self.names));
-            wire::DescribeTopicRequest::create(b, &wire::DescribeTopicRequestArgs { names }).as_union_value()
+            let after = put_after(b, &self.after);
+            let args = wire::DescribeTopicRequestArgs { names, after };
+            wire::DescribeTopicRequest::create(b, &args).as_union_value()
         });
     }
 
     /// Reads the frame.
     pub fn decode(frame: &Frame<'_>) -> Result<DescribeTopicRequest, DecodeError> {
         let table = take_table::<wire::DescribeTopicRequest<'_>>(frame, Api::DescribeTopic, Kind::Request)?;
-        Ok(DescribeTopicRequest { names: take_strings(table.names()) })
+        let after = table.after().unwrap_or_default().to_owned();
+        Ok(DescribeTopicRequest { names: take_strings(table.names()), after })
     }
 }
 
@@ -211,7 +224,8 @@ impl DescribeTopicReply {
         put_table(Api::DescribeTopic.number(), Kind::Reply, correlation, out, |b| {
             let topics: Vec<_> = self.topics.iter().map(|topic| put_description(b, topic)).collect();
             let topics = Some(b.create_vector(&topics));
-            wire::DescribeTopicReply::create(b, &wire::DescribeTopicReplyArgs { topics }).as_union_value()
+            let args = wire::DescribeTopicReplyArgs { topics, more: self.more };
+            wire::DescribeTopicReply::create(b, &args).as_union_value()
         });
     }
 
@@ -221,7 +235,7 @@ impl DescribeTopicReply {
         let at = frame.body_at();
         let topics =
             table.topics().iter().map(|topic| take_description(topic, at)).collect::<Result<_, _>>()?;
-        Ok(DescribeTopicReply { topics })
+        Ok(DescribeTopicReply { topics, more: table.more() })
     }
 }
 
@@ -238,6 +252,9 @@ fn put_description<'b>(
             committed: partition.committed.0,
             appended: partition.appended.0,
             bytes: partition.bytes,
+            damaged_ranges: partition.damaged_ranges,
+            damaged_from: partition.damaged_from.0,
+            damaged_upto: partition.damaged_upto.0,
         };
         partitions.push(wire::PartitionDescription::create(b, &args));
     }
@@ -260,6 +277,9 @@ fn take_description(topic: wire::TopicDescription<'_>, at: usize) -> Result<Topi
         committed: Offset(partition.committed()),
         appended: Offset(partition.appended()),
         bytes: partition.bytes(),
+        damaged_ranges: partition.damaged_ranges(),
+        damaged_from: Offset(partition.damaged_from()),
+        damaged_upto: Offset(partition.damaged_upto()),
     };
     Ok(TopicDescription {
         name: topic.name().to_owned(),

@@ -174,7 +174,7 @@ impl Admin {
 
     fn look(&mut self, name: String) {
         let correlation = self.session.correlation();
-        MetadataRequest::Named(vec![name.clone()]).encode(correlation, self.session.out());
+        MetadataRequest::named(vec![name.clone()]).encode(correlation, self.session.out());
         self.wait(correlation, Waiting::Look(name));
     }
 

@@ -78,6 +78,8 @@ impl ShardsScript {
         limits.producer_ids_lease = 2;
         limits.snapshot_bytes_min = 8 << 10;
         limits.topics.batch_bytes_max = batch_bytes_max;
+        limits.topics.partitions_per_topic_max = 16;
+        limits.page_bytes = 1024;
         limits
     }
 

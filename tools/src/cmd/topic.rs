@@ -1,7 +1,9 @@
 //! `tg topic`: create, list, describe, alter, trim, delete.
 
 use serde_json::{Value, json};
-use tidegate::{Client, ErrorCode, Offset, PartitionId, TopicChange, TopicDescription, TopicSpec};
+use tidegate::{
+    Client, ErrorCode, Offset, PartitionDescription, PartitionId, TopicChange, TopicDescription, TopicSpec,
+};
 
 use crate::args::TopicCommand;
 use crate::exit::Failure;
@@ -73,7 +75,7 @@ async fn list(client: &Client, out: &mut Out) -> Result<(), Failure> {
         for topic in &topics {
             out.json(&json!({
                 "topic": topic.name, "id": topic.topic.to_string(), "partitions": topic.partitions.len(),
-                "records": records(topic), "bytes": bytes(topic),
+                "records": records(topic), "bytes": bytes(topic), "damaged_ranges": damaged_ranges(topic),
             }))?;
         }
         return Ok(());
@@ -88,7 +90,11 @@ async fn list(client: &Client, out: &mut Out) -> Result<(), Failure> {
             vec![t.name.clone(), partitions, grouped(records(t)), bytes_text(bytes(t))]
         })
         .collect();
-    out.table(&["topic", "partitions", "records", "size"], &rows)
+    out.table(&["topic", "partitions", "records", "size"], &rows)?;
+    for topic in topics.iter().filter(|topic| damaged_ranges(topic) > 0) {
+        out.line(format!("{} is damaged in part; see: tg topic describe {}", topic.name, topic.name))?;
+    }
+    Ok(())
 }
 
 async fn describe(client: &Client, names: &[String], out: &mut Out) -> Result<(), Failure> {
@@ -131,8 +137,28 @@ async fn describe(client: &Client, names: &[String], out: &mut Out) -> Result<()
             })
             .collect();
         out.table(&["partition", "shard", "start", "committed", "appended", "records", "size"], &rows)?;
+        for p in topic.partitions.iter().filter(|p| p.damaged_ranges > 0) {
+            out.line(damage_text(&topic.name, p))?;
+        }
     }
     Ok(())
+}
+
+/// What is damaged of a partition, as far as reads have found it, and where to read on.
+fn damage_text(topic: &str, p: &PartitionDescription) -> String {
+    let others = match p.damaged_ranges {
+        0 | 1 => String::new(),
+        2 => " and 1 other range".to_owned(),
+        more => format!(" and {} other ranges", more - 1),
+    };
+    format!(
+        "damaged     partition {}, offsets {} to {}{others}; read on with: tg consume {topic} -p {} --from {}",
+        p.partition,
+        p.damaged_from,
+        p.damaged_upto.0 - 1,
+        p.partition,
+        p.damaged_upto
+    )
 }
 
 fn description_json(topic: &TopicDescription) -> Value {
@@ -144,7 +170,9 @@ fn description_json(topic: &TopicDescription) -> Value {
         .map(|p| {
             json!({
                 "partition": p.partition.0, "shard": p.shard.0, "start": p.start.0, "committed": p.committed.0,
-                "appended": p.appended.0, "bytes": p.bytes,
+                "appended": p.appended.0, "bytes": p.bytes, "damaged_ranges": p.damaged_ranges,
+                "damaged_from": (p.damaged_ranges > 0).then_some(p.damaged_from.0),
+                "damaged_upto": (p.damaged_ranges > 0).then_some(p.damaged_upto.0),
             })
         })
         .collect();
@@ -187,6 +215,10 @@ async fn alter(
 
 fn records(topic: &TopicDescription) -> u64 {
     topic.partitions.iter().map(|p| (p.committed.0 - p.start.0).max(0) as u64).sum()
+}
+
+fn damaged_ranges(topic: &TopicDescription) -> u32 {
+    topic.partitions.iter().map(|p| p.damaged_ranges).sum()
 }
 
 fn bytes(topic: &TopicDescription) -> u64 {

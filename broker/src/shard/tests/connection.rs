@@ -93,7 +93,7 @@ fn a_connection_goes_to_the_shard_that_it_asks_for() {
         node.create(&mut client, &format!("t{shard}"), 3, &[]);
     }
     let mut client = node.connect(None);
-    let request = MetadataRequest::All;
+    let request = MetadataRequest::all();
     let reply: MetadataReply =
         client.ask(&mut node, Api::Metadata, |c, out| request.encode(c, out), MetadataReply::decode);
     let names: Vec<&str> = reply.topics.iter().map(|t| t.name.as_str()).collect();
@@ -151,7 +151,7 @@ fn bytes_of_every_kind_harm_nobody_but_who_sent_them() {
         list.encode(900, &mut stream);
         subscribe_request(1, log(topic, round % 2), 0, 1 << 40).encode(901, &mut stream);
         create_request("other name", 3, &[("retention.ms", "x")]).encode(902, &mut stream);
-        MetadataRequest::All.encode(903, &mut stream);
+        MetadataRequest::all().encode(903, &mut stream);
         for _ in 0..random.below(4) {
             let at = random.below(stream.len());
             stream[at] ^= 1 << random.below(8);
@@ -183,7 +183,7 @@ fn from_a_client_that_reads_nothing_nothing_more_is_read() {
     let topic = node.create(&mut other, "t", 1, &[]);
     node.stick(&deaf, true);
     for _ in 0..2000 {
-        deaf.frame(&mut node, |c, out| MetadataRequest::All.encode(c, out));
+        deaf.frame(&mut node, |c, out| MetadataRequest::all().encode(c, out));
         node.turn(0);
     }
     node.settle();

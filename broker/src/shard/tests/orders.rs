@@ -1,7 +1,11 @@
 //! Topics, producer ids, offsets and counters, whichever shard is asked.
 
 use tidegate_logic::placement::offsets_partition;
+use tidegate_logic::topics::SETTING_NAMES;
+use tidegate_protocol::api::topic::{PartitionDescription, TopicDescription};
+use tidegate_protocol::internal::{MetadataRecord, TopicRecord};
 
+use super::super::limits::topic_bytes;
 use super::super::orders::METADATA;
 use super::*;
 
@@ -22,7 +26,7 @@ fn topics_are_created_described_altered_and_deleted_from_any_shard() {
         |c, out| alter.encode(c, out),
         |f| Done::decode(f, Api::AlterTopic),
     );
-    let describe = DescribeTopicRequest { names: Vec::new() };
+    let describe = DescribeTopicRequest { names: Vec::new(), after: String::new() };
     let reply: DescribeTopicReply = client.ask(
         &mut node,
         Api::DescribeTopic,
@@ -189,4 +193,81 @@ fn an_internal_log_that_has_grown_far_beyond_what_is_alive_is_cut_to_a_snapshot(
     }
     assert!((2..40).contains(&shard.stats.snapshots), "{} snapshots", shard.stats.snapshots);
     assert_eq!(shard.stats.snapshot_trims_refused, 0);
+}
+
+#[test]
+fn topics_of_any_number_are_told_in_replies_that_fit_a_frame() {
+    let mut node = Node::new(1);
+    let mut client = node.connect(None);
+    let limits = node.shards[0].shard.limits;
+    // The table alone: as many partitions as there may be, in topics of every size.
+    let per_topic = limits.topics.partitions_per_topic_max as i32;
+    let mut partitions = 0;
+    for number in 0..200_u8 {
+        let of_this = if number % 20 == 0 { per_topic } else { 1 };
+        partitions += of_this;
+        let record = TopicRecord {
+            topic: TopicId([if number == 0 { 255 } else { number }; 16]),
+            name: format!("{number:03}{}", "n".repeat(246)),
+            partitions: of_this,
+            replication: 1,
+            created_ms: 1,
+            settings: Vec::new(),
+        };
+        node.shards[0].shard.topics.apply(&MetadataRecord::Topic(record));
+    }
+    assert_eq!(partitions as usize, limits.topics.partitions_max + 190);
+    let mut told: Vec<(String, usize)> = Vec::new();
+    loop {
+        let after = told.last().map_or(String::new(), |(name, _)| name.clone());
+        let request = MetadataRequest { after, ..MetadataRequest::all() };
+        let reply: MetadataReply =
+            client.ask(&mut node, Api::Metadata, |c, out| request.encode(c, out), MetadataReply::decode);
+        told.extend(reply.topics.iter().map(|topic| (topic.name.clone(), topic.partitions.len())));
+        let mut frame = Vec::new();
+        reply.encode(0, &mut frame);
+        assert!(frame.len() <= limits.frame_bytes_max as usize, "{}", frame.len());
+        if !reply.more {
+            break;
+        }
+    }
+    assert!(told.is_sorted() && told.len() == 200);
+    assert_eq!(told.iter().map(|(_, count)| *count).sum::<usize>(), partitions as usize);
+    // Who names topics gets those and no others, page after page.
+    let names = vec![told[0].0.clone(), told[20].0.clone(), told[7].0.clone(), "none".to_owned()];
+    let request = MetadataRequest { after: told[0].0.clone(), ..MetadataRequest::named(names) };
+    let reply: MetadataReply =
+        client.ask(&mut node, Api::Metadata, |c, out| request.encode(c, out), MetadataReply::decode);
+    let named: Vec<&str> = reply.topics.iter().map(|topic| topic.name.as_str()).collect();
+    assert_eq!(named, [told[7].0.as_str(), told[20].0.as_str()]);
+}
+
+#[test]
+fn a_topic_takes_no_more_of_a_reply_than_is_reckoned() {
+    let partition = PartitionDescription {
+        partition: PartitionId(i32::MAX),
+        shard: ShardId(u16::MAX),
+        start: Offset(i64::MAX),
+        committed: Offset(i64::MAX),
+        appended: Offset(i64::MAX),
+        bytes: i64::MAX,
+        damaged_ranges: u32::MAX,
+        damaged_from: Offset(i64::MAX),
+        damaged_upto: Offset(i64::MAX),
+    };
+    let settings = SETTING_NAMES.map(|name| Setting { name: name.to_owned(), value: i64::MAX.to_string() });
+    for count in [1, 1000] {
+        let topic = TopicDescription {
+            name: "n".repeat(249),
+            topic: TopicId([255; 16]),
+            replication: i16::MAX,
+            created_ms: i64::MAX,
+            settings: settings.to_vec(),
+            partitions: vec![partition; count],
+        };
+        let reply = DescribeTopicReply { topics: vec![topic], more: true };
+        let mut frame = Vec::new();
+        reply.encode(0, &mut frame);
+        assert!(frame.len() <= topic_bytes(count), "{} bytes of {count} partitions", frame.len());
+    }
 }

@@ -3,8 +3,12 @@
 use super::*;
 
 fn metadata(node: &mut Node, client: &mut Client) -> Vec<(String, usize)> {
-    let reply: MetadataReply =
-        client.ask(node, Api::Metadata, |c, out| MetadataRequest::All.encode(c, out), MetadataReply::decode);
+    let reply: MetadataReply = client.ask(
+        node,
+        Api::Metadata,
+        |c, out| MetadataRequest::all().encode(c, out),
+        MetadataReply::decode,
+    );
     reply.topics.into_iter().map(|topic| (topic.name, topic.partitions.len())).collect()
 }
 
