@@ -351,6 +351,7 @@ impl Shard {
     /// Now and then they try without: a log that takes no writes any more has no room, but an answer.
     pub(super) fn connections_find_room(&mut self, ops: &mut Vec<Op>) {
         let try_anyway = std::mem::take(&mut self.try_for_room) || self.phase != Phase::Serving;
+        self.letters_find_room(try_anyway, ops);
         for _ in 0..self.room_waiters.len() {
             if self.logs.room().bytes == 0 && !try_anyway {
                 return;

@@ -45,6 +45,8 @@ pub struct ShardLimits {
     pub drain_ms: u64,
     /// Letters to one other shard that it has not taken yet; requests beyond are refused.
     pub mail_max: usize,
+    /// Bytes of produces that one other shard has not answered yet; connections with more for it wait.
+    pub mail_produce_bytes_max: usize,
     /// Changes of topics on their way to the drive.
     pub orders_max: usize,
     /// Producer ids leased at a time.
@@ -89,6 +91,7 @@ impl Default for ShardLimits {
             hello_ms: 10_000,
             drain_ms: 5_000,
             mail_max: 4_096,
+            mail_produce_bytes_max: 8 << 20,
             orders_max: 1_024,
             producer_ids_lease: 1_000,
             snapshot_bytes_min: 1 << 20,

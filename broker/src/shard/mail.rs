@@ -19,7 +19,6 @@ use tidegate_reactor::buffer::Buffer;
 use tidegate_reactor::op::{Op, ShardIndex};
 
 use super::connection::ConnectionId;
-use super::produce::IfNoRoom;
 use super::reply::Refusal;
 use super::{Phase, Shard};
 use crate::log::notice::Notice;
@@ -120,7 +119,23 @@ pub(super) enum Asker {
     Gather { gather: u64, shard: ShardId },
 }
 
+/// A request that another shard has not answered yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AskedElsewhere {
+    asker: Asker,
+    // Of its batches, if it is a produce: they may wait there for room.
+    produce_bytes: usize,
+}
+
 impl Shard {
+    /// Whether a produce of so many bytes has to wait because that shard has not answered for as many as it may owe.
+    pub(super) fn forwards_too_much(&self, to: ShardId, bytes: usize) -> bool {
+        let to = usize::from(to.0);
+        let mailed = self.produce_mailed[to];
+        (mailed > 0 && mailed + bytes > self.limits.mail_produce_bytes_max)
+            || self.mail_under_way[to] >= self.limits.mail_max
+    }
+
     /// Has `ask` done by the shard that it concerns.
     pub(super) fn ask(&mut self, asker: Asker, to: ShardId, ask: Ask, ops: &mut Vec<Op>) {
         if to == self.me {
@@ -135,7 +150,12 @@ impl Shard {
         }
         self.requests += 1;
         let request = self.requests;
-        self.asked_elsewhere.insert(request, asker);
+        let produce_bytes = match &ask {
+            Ask::Produce { body, .. } => body.len(),
+            _ => 0,
+        };
+        self.produce_mailed[usize::from(to.0)] += produce_bytes;
+        self.asked_elsewhere.insert(request, AskedElsewhere { asker, produce_bytes });
         self.post(to, Mail::Ask { request, ask }, ops);
     }
 
@@ -156,17 +176,22 @@ impl Shard {
             Mail::HandOver { .. } => {}
             Mail::Ask { request, ask } => {
                 let asker = Asker::Shard { shard: from, request };
-                match self.phase {
-                    Phase::Serving => self.asked(asker, ask, ops),
-                    Phase::Starting | Phase::Draining | Phase::Flushing | Phase::Closing | Phase::Failed => {
+                match (self.phase, &ask) {
+                    // A produce that is refused takes its turn behind those that wait.
+                    (Phase::Serving, _) | (_, Ask::Produce { .. }) => self.asked(asker, ask, ops),
+                    (
+                        Phase::Starting | Phase::Draining | Phase::Flushing | Phase::Closing | Phase::Failed,
+                        _,
+                    ) => {
                         let refusal = self.not_ready();
                         self.answer(asker, Err(refusal), ops);
                     }
                 }
             }
             Mail::Answer { request, answer } => {
-                if let Some(asker) = self.asked_elsewhere.remove(&request) {
-                    self.answer(asker, answer, ops);
+                if let Some(asked) = self.asked_elsewhere.remove(&request) {
+                    self.produce_mailed[usize::from(from.0)] -= asked.produce_bytes;
+                    self.answer(asked.asker, answer, ops);
                 }
             }
             Mail::Topics { version, whole, records } => {
@@ -180,7 +205,7 @@ impl Shard {
     fn asked(&mut self, asker: Asker, ask: Ask, ops: &mut Vec<Op>) {
         match ask {
             Ask::Produce { request, body } => {
-                self.produce_came(asker, &request, &body.freeze(), IfNoRoom::Refuse, ops);
+                self.produce_by_mail(asker, request, body.freeze(), ops);
             }
             Ask::ListOffsets(request) => self.list_offsets(asker, request, ops),
             Ask::DeleteRecords(request) => self.delete_records(asker, request, ops),

@@ -44,10 +44,10 @@ use self::connection::{Connection, ConnectionId};
 use self::damage::Damage;
 use self::fetch::{Reader, ReaderId};
 use self::internal::Restore;
-use self::mail::{Asker, Mail};
+use self::mail::{AskedElsewhere, Asker, Mail};
 use self::offset::OffsetsLogs;
 use self::orders::{METADATA, ORDERS_SHARD, Orders};
-use self::produce::Partition;
+use self::produce::{Letter, Partition};
 use self::reply::Refusal;
 use self::stats::{Gather, Stats};
 use crate::log::{IncomingBatch, Logs, Outcome, ReadBatches, ReadRefused};
@@ -176,6 +176,7 @@ pub struct Shard {
     dirty: Vec<ConnectionId>,
     resumable: Vec<ConnectionId>,
     room_waiters: VecDeque<ConnectionId>,
+    letters: VecDeque<Letter>,
     // Whoever waits for room may try, whether there is some or not: perhaps there never will be.
     try_for_room: bool,
     fault_told: bool,
@@ -206,7 +207,9 @@ pub struct Shard {
     // Bytes appended to each internal log since its last snapshot, the snapshot included.
     internal_bytes: BTreeMap<TopicPartition, u64>,
 
-    asked_elsewhere: BTreeMap<u64, Asker>,
+    asked_elsewhere: BTreeMap<u64, AskedElsewhere>,
+    // Bytes of produces that each other shard has not answered yet.
+    produce_mailed: Vec<usize>,
     requests: u64,
     mail_under_way: Vec<usize>,
     gathers: BTreeMap<u64, Gather>,
@@ -247,6 +250,7 @@ impl Shard {
             dirty: Vec::new(),
             resumable: Vec::new(),
             room_waiters: VecDeque::new(),
+            letters: VecDeque::new(),
             try_for_room: false,
             fault_told: false,
             hello_due: VecDeque::new(),
@@ -272,6 +276,7 @@ impl Shard {
             restoring: BTreeMap::new(),
             internal_bytes: BTreeMap::new(),
             asked_elsewhere: BTreeMap::new(),
+            produce_mailed: vec![0; usize::from(parts.shard_count)],
             requests: 0,
             mail_under_way: vec![0; usize::from(parts.shard_count)],
             gathers: BTreeMap::new(),

@@ -65,13 +65,12 @@ enum Until {
     Committed(Offset),
 }
 
-/// What to do with a produce for which the log has no room now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IfNoRoom {
-    /// Its connection waits with it.
-    Wait,
-    /// It is refused: what comes by mail has no connection here that could wait.
-    Refuse,
+/// A produce that has come by mail and waits for room in its log.
+#[derive(Debug)]
+pub(super) struct Letter {
+    asker: Asker,
+    request: ProduceRequest,
+    body: View,
 }
 
 /// How it is known that a produce has met its level.
@@ -108,7 +107,8 @@ impl Shard {
     /// its credit a client is not refused because the log has no room now. Then nothing has happened yet, and the connection
     /// waits with this frame.
     ///
-    /// If another shard owns the partition, the rest of the story happens there.
+    /// If another shard owns the partition, the rest of the story happens there; the connection waits likewise while that shard
+    /// has not answered for too many bytes.
     pub(super) fn produce_received(
         &mut self,
         id: ConnectionId,
@@ -135,11 +135,14 @@ impl Shard {
             self.produce_refused(asker, request.partition, refusal, ops);
         } else if owner == self.me || self.phase != Phase::Serving {
             let body = bytes.slice(body_at..body_at + frame.body.len());
-            if self.produce_came(asker, &request, &body, IfNoRoom::Wait, ops) == Flow::Again {
+            if self.produce_came(asker, &request, &body, ops) == Flow::Again {
                 self.connection_answered(id);
                 return Flow::Again;
             }
             self.produce_counted(id, frame);
+        } else if self.forwards_too_much(owner, frame.body.len()) {
+            self.connection_answered(id);
+            return Flow::Again;
         } else {
             self.produce_counted(id, frame);
             self.stats.produces_forwarded += 1;
@@ -157,18 +160,43 @@ impl Shard {
         }
     }
 
+    /// A produce has come by mail. It waits for room like one from a connection, behind those that wait already, so that replies
+    /// to one partition keep their order. The sender bounds how many bytes wait here.
+    pub(super) fn produce_by_mail(
+        &mut self,
+        asker: Asker,
+        request: ProduceRequest,
+        body: View,
+        ops: &mut Vec<Op>,
+    ) {
+        if self.letters.is_empty() && self.produce_came(asker, &request, &body, ops) == Flow::Next {
+            return;
+        }
+        self.stats.room_waits += 1;
+        self.letters.push_back(Letter { asker, request, body });
+    }
+
+    /// Lets letters go on that wait for room, in their order, while there is some; `anyway`: also without.
+    pub(super) fn letters_find_room(&mut self, anyway: bool, ops: &mut Vec<Op>) {
+        while self.logs.room().bytes > 0 || anyway {
+            let Some(letter) = self.letters.pop_front() else { return };
+            if self.produce_came(letter.asker, &letter.request, &letter.body, ops) == Flow::Again {
+                return self.letters.push_front(letter);
+            }
+        }
+    }
+
     /// A produce has come to the shard that owns its partition, from a connection of its own or by mail.
     pub(super) fn produce_came(
         &mut self,
         asker: Asker,
         request: &ProduceRequest,
         body: &View,
-        if_no_room: IfNoRoom,
         ops: &mut Vec<Op>,
     ) -> Flow {
         let mut batches = std::mem::take(&mut self.incoming);
         let flow = match self.produce_admitted(request, body, &mut batches) {
-            Ok(()) => self.produce_appended(asker, request, &batches, if_no_room, ops),
+            Ok(()) => self.produce_appended(asker, request, &batches, ops),
             Err(refusal) => {
                 self.produce_refused(asker, request.partition, refusal, ops);
                 Flow::Next
@@ -241,14 +269,13 @@ impl Shard {
         asker: Asker,
         request: &ProduceRequest,
         batches: &[IncomingBatch],
-        if_no_room: IfNoRoom,
         ops: &mut Vec<Op>,
     ) -> Flow {
         let log = request.partition;
-        let appended = match (self.logs.append(self.now, log, batches), if_no_room) {
-            (Ok(appended), _) => appended,
-            (Err(AppendRefused::NoRoom { wanted: 1.., .. }), IfNoRoom::Wait) => return Flow::Again,
-            (Err(refused), _) => {
+        let appended = match self.logs.append(self.now, log, batches) {
+            Ok(appended) => appended,
+            Err(AppendRefused::NoRoom { wanted: 1.., .. }) => return Flow::Again,
+            Err(refused) => {
                 self.produce_refused(asker, log, refused.into(), ops);
                 return Flow::Next;
             }

@@ -115,6 +115,7 @@ impl Shard {
             ("topics", self.topics.topics().count()),
             ("credit_waiting", self.pool.waiting()),
             ("credit_promised", usize::try_from(self.pool.promised()).unwrap_or(usize::MAX)),
+            ("letters_waiting", self.letters.len()),
             ("damaged_ranges", self.damage.ranges()),
             ("requests_elsewhere", self.asked_elsewhere.len()),
         ];

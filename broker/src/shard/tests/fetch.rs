@@ -148,3 +148,70 @@ fn readers_of_one_connection_share_it_and_a_full_queue_holds_them() {
     let of_first = half.iter().filter(|h| h.starts_with("data 0")).count();
     assert!((3..=7).contains(&of_first), "both are served in turn: {half:?}");
 }
+
+#[test]
+fn damage_is_told_once_by_name_with_the_way_around_it_and_shown_where_the_topic_is_described() {
+    let mut node = Node::new(1);
+    let mut client = node.connect(None);
+    let topic = node.create(&mut client, "readings", 1, &[]);
+    for _ in 0..2 {
+        client.produce(&mut node, log(topic, 0), Acks::Leader, &batch_of(3, 50_000, BatchOrigin::NONE));
+        node.settle();
+        client.produced(&mut node).expect("stored");
+    }
+    let mut node = node.restart();
+    let (file, at) = place_of(&node, &[b'v'; 1000]);
+    node.disk.flip(&file, at);
+    let mut client = node.connect(None);
+    let refused = |client: &mut Client, node: &mut Node, id| {
+        let subscribe = subscribe_request(id, log(topic, 0), 0, 1 << 20);
+        client.ask(node, Api::Subscribe, |c, out| subscribe.encode(c, out), SubscribeReply::decode);
+        error_of(&whole(&client.answer(node))).expect("an error frame")
+    };
+    let error = refused(&mut client, &mut node, 1);
+    assert_eq!((error.code, error.limit, error.current), (Ok(ErrorCode::DataDamaged), 0, 3));
+    assert!(error.cause.contains("offsets 0 to 2 of partition 0 of topic readings"), "{error}");
+    assert!(error.hint.contains("tg consume readings -p 0 --from 3"), "{error}");
+    refused(&mut client, &mut node, 2);
+    let told = node.shards[0].reports.iter().filter(|report| report.contains("topic readings")).count();
+    assert_eq!(told, 1, "{:?}", node.shards[0].reports);
+    let describe = DescribeTopicRequest { names: vec!["readings".to_owned()], after: String::new() };
+    let described: DescribeTopicReply = client.ask(
+        &mut node,
+        Api::DescribeTopic,
+        |c, out| describe.encode(c, out),
+        DescribeTopicReply::decode,
+    );
+    let partition = described.topics[0].partitions[0];
+    assert_eq!(partition.damaged_ranges, 1);
+    assert_eq!((partition.damaged_from, partition.damaged_upto), (Offset(0), Offset(3)));
+    client.subscribe(&mut node, 3, log(topic, 0), 3, 1 << 20);
+    assert_eq!(client.heard(&node), ["data 3 3..6", "caught_up 3 6"], "what follows can be read");
+}
+
+/// The data file that holds these bytes, and where they begin.
+fn place_of(node: &Node, bytes: &[u8]) -> (String, usize) {
+    let files = node.disk.names().into_iter().filter(|name| name.contains("/files/"));
+    let place = |name: String| {
+        let at = node.disk.bytes_of(&name).windows(bytes.len()).position(|window| window == bytes)?;
+        Some((name, at))
+    };
+    files.into_iter().find_map(place).expect("a data file holds it")
+}
+
+#[test]
+fn an_offset_out_of_range_is_told_with_the_topics_name_and_no_place_in_the_frame() {
+    let mut node = Node::new(1);
+    let mut client = node.connect(None);
+    let topic = node.create(&mut client, "readings", 1, &[]);
+    let subscribe = subscribe_request(1, log(topic, 0), 7, 9);
+    let trim = DeleteRecordsRequest { partition: log(topic, 0), before: Offset(7) };
+    let errors = [
+        client.refused(&mut node, |c, out| subscribe.encode(c, out)),
+        client.refused(&mut node, |c, out| trim.encode(c, out)),
+    ];
+    for error in errors {
+        assert_eq!(error.cause, "partition 0 of topic readings has offsets 0 to 0, asked was 7");
+        assert_eq!((error.code, error.field.as_str()), (Ok(ErrorCode::OffsetOutOfRange), ""));
+    }
+}

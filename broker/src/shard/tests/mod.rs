@@ -57,12 +57,16 @@ struct Node {
     sockets: BTreeMap<Socket, Pipe>,
     now: Now,
     parts: Parts,
+    /// Ops of files are taken and do not end.
+    drive_hangs: bool,
 }
 
 struct Core {
     shard: Shard,
     events: Vec<Event>,
     files: BTreeMap<File, DiskFile>,
+    /// Ops that the drive has not done yet.
+    hanging: Vec<Op>,
     timers: Vec<(u64, Tag)>,
     reports: Vec<String>,
     stopped: bool,
@@ -102,13 +106,14 @@ impl Node {
             shard: Shard::new(parts.of(shard, &mut disk)),
             events: Vec::new(),
             files: BTreeMap::new(),
+            hanging: Vec::new(),
             timers: Vec::new(),
             reports: Vec::new(),
             stopped: false,
         };
         let shards = (0..parts.shard_count).map(core).collect();
         let now = Now { mono_ns: 1, wall_ms: 1_700_000_000_000 + i64::from(parts.incarnation) };
-        let mut node = Node { shards, disk, sockets: BTreeMap::new(), now, parts };
+        let mut node = Node { shards, disk, sockets: BTreeMap::new(), now, parts, drive_hangs: false };
         node.settle();
         for (shard, core) in node.shards.iter().enumerate() {
             let serving = Report::Serving { shard: ShardId(shard as u16) };
@@ -223,10 +228,25 @@ impl Node {
             | Op::Flush { .. }
             | Op::Remove { .. }
             | Op::FreeSpace { .. } => {
+                if self.drive_hangs {
+                    return core.hanging.push(op);
+                }
                 let event = core.on_disk(&mut self.disk, op);
                 core.events.push(event);
             }
         }
+    }
+
+    /// The drive does what it was asked for meanwhile, and whatever comes from now on.
+    fn drive_goes_on(&mut self) {
+        self.drive_hangs = false;
+        for core in &mut self.shards {
+            for op in std::mem::take(&mut core.hanging) {
+                let event = core.on_disk(&mut self.disk, op);
+                core.events.push(event);
+            }
+        }
+        self.settle();
     }
 
     /// The client closes its side.

@@ -324,7 +324,104 @@ fn a_produce_for_another_shard_is_one_letter_there_and_one_back() {
     assert_eq!(shard.connections.values().next().map(|c| c.in_flight), Some(0));
     let error =
         client.refused(&mut node, |c, out| subscribe_request(1, log(topic, there), 0, 9).encode(c, out));
-    assert_eq!((error.code, error.limit), (Ok(ErrorCode::WrongShard), 1));
+    assert_eq!((error.code, error.limit, error.current), (Ok(ErrorCode::WrongShard), 1, 0));
+    assert_eq!(error.address, ":0", "where the owner can be reached");
+}
+
+/// Sends frames of large batches until `full`; how many.
+fn fill_up(node: &mut Node, client: &mut Client, log: TopicPartition, full: impl Fn(&Node) -> bool) -> usize {
+    let large = batch_of(9, 100 << 10, BatchOrigin::NONE);
+    for sent in 0..1000 {
+        if full(node) {
+            return sent;
+        }
+        // As if room had gone since the grant.
+        let shard = node.sockets[&client.socket].shard;
+        let now_ns = node.now.mono_ns;
+        let pool = &mut node.shards[shard].shard.pool;
+        let mut grants = Vec::new();
+        pool.asked(now_ns, ConnectionId(client.socket.0).holder(), 1 << 20);
+        pool.grant(now_ns, u64::MAX, &mut grants);
+        let frame = client.produce_frame(log, Acks::Leader, &large);
+        client.put(node, &frame);
+        node.pass(1);
+    }
+    panic!("it does not get full");
+}
+
+/// All replies so far, which have to be in order and none a refusal.
+fn accepted(node: &Node, client: &mut Client, mut already: i64) -> i64 {
+    while let Some(bytes) = client.next(node) {
+        let frame = whole(&bytes);
+        if Credit::decode(&frame).is_ok() {
+            continue;
+        }
+        let reply = ProduceReply::decode(&frame).unwrap_or_else(|_| panic!("{:?}", error_of(&frame)));
+        assert_eq!(reply.base_offset, Offset(9 * already));
+        already += 1;
+    }
+    already
+}
+
+#[test]
+fn a_produce_within_its_credit_waits_for_room_and_is_not_refused() {
+    let mut node = Node::new(1);
+    let mut client = node.connect(None);
+    let topic = node.create(&mut client, "t", 1, &[]);
+    node.drive_hangs = true;
+    let sent =
+        fill_up(&mut node, &mut client, log(topic, 0), |node| node.shards[0].shard.stats.room_waits > 0);
+    node.pass(1_000);
+    let mut replies = accepted(&node, &mut client, 0);
+    assert!(replies < sent as i64, "the drive hangs");
+    assert!(!node.sockets[&client.socket].closed);
+    node.drive_goes_on();
+    for _ in 0..600 {
+        node.pass(100);
+        replies = accepted(&node, &mut client, replies);
+    }
+    assert_eq!(replies, sent as i64);
+}
+
+#[test]
+fn a_produce_by_mail_waits_for_room_likewise_and_its_senders_bytes_are_bounded() {
+    let mut node = Node::new(2);
+    let mut client = node.connect(Some(0));
+    let topic = node.create(&mut client, "t", 2, &[("durability", "relaxed")]);
+    let there = i32::from(node.shards[0].shard.partitions.contains_key(&log(topic, 0)));
+    node.drive_hangs = true;
+    let sent = fill_up(&mut node, &mut client, log(topic, there), |node| {
+        let [sender, owner] = [0, 1].map(|shard: usize| &node.shards[shard].shard);
+        !owner.letters.is_empty() && sender.stats.room_waits > 0
+    });
+    let [sender, owner] = [0, 1].map(|shard: usize| &node.shards[shard].shard);
+    let waiting: usize = sender.produce_mailed.iter().sum();
+    assert!(waiting <= sender.limits.mail_produce_bytes_max && owner.letters.len() * 900_000 <= waiting);
+    node.pass(1_000);
+    let mut replies = accepted(&node, &mut client, 0);
+    assert!(replies < sent as i64, "the drive hangs");
+    node.drive_goes_on();
+    for _ in 0..600 {
+        node.pass(100);
+        replies = accepted(&node, &mut client, replies);
+    }
+    assert_eq!(replies, sent as i64);
+    assert_eq!(node.shards[0].shard.produce_mailed, [0, 0]);
+    assert!(node.shards[1].shard.letters.is_empty());
+}
+
+#[test]
+fn letters_that_wait_for_room_are_answered_when_the_shard_stops() {
+    let mut node = Node::new(2);
+    let mut client = node.connect(Some(0));
+    let topic = node.create(&mut client, "t", 2, &[("durability", "relaxed")]);
+    let there = i32::from(node.shards[0].shard.partitions.contains_key(&log(topic, 0)));
+    node.drive_hangs = true;
+    fill_up(&mut node, &mut client, log(topic, there), |node| node.shards[1].shard.letters.len() > 1);
+    node.shards[1].events.push(Event::Order { letter: Box::new(Order::Stop) });
+    node.settle();
+    assert!(node.shards[1].shard.letters.is_empty());
+    assert!(client.heard(&node).iter().any(|heard| heard.contains("NotReady")));
 }
 
 #[test]
