@@ -1,5 +1,9 @@
 //! What is there again after a stop or a loss of power.
 
+use tidegate_logic::placement::{offsets_partition, shard_of};
+use tidegate_protocol::disk;
+use tidegate_protocol::extent::ExtentHeader;
+
 use super::*;
 
 fn metadata(node: &mut Node, client: &mut Client) -> Vec<(String, usize)> {
@@ -204,4 +208,67 @@ fn a_trim_is_answered_once_it_is_flushed_a_repeated_one_too_and_as_unknown_if_th
     assert_eq!(client.heard(&node), ["Some(Ok(UnknownOutcome))"; 2]);
     let error = client.refused(&mut node, |c, out| trim(3).encode(c, out));
     assert_eq!(error.code, Ok(ErrorCode::ReadOnly));
+}
+
+/// Where the frame with the record at `offset` of a log begins in a file of a ring.
+fn frame_with(ring: &[u8], log: TopicPartition, offset: i64) -> usize {
+    let holds = |at: &usize| {
+        let Ok(frame) = disk::frame::Frame::decode_whole(&ring[*at..]) else { return false };
+        frame.entries.iter().any(|(_, entry)| match entry {
+            disk::entry::Entry::Extent { bytes, .. } => ExtentHeader::decode(bytes)
+                .is_ok_and(|extent| (extent.log, extent.base) == (log, Offset(offset))),
+            _ => false,
+        })
+    };
+    (0..ring.len()).step_by(disk::BLOCK).find(holds).expect("the frame is there")
+}
+
+#[test]
+fn a_damaged_shard_serves_what_it_knows_beside_the_others_and_refuses_the_rest() {
+    let mut node = Node::new(2);
+    let mut client = node.connect(Some(1));
+    let topic = node.create(&mut client, "t", 2, &[]);
+    let on = |shard| {
+        (0..2).map(|p| log(topic, p)).find(|log| shard_of(*log, 2) == ShardId(shard)).expect("one each")
+    };
+    let (sound, harmed) = (on(0), on(1));
+    for _ in 0..3 {
+        client.produce(&mut node, harmed, Acks::Leader, &records(1));
+        node.settle();
+        assert!(client.produced(&mut node).is_ok());
+    }
+    node.pass(2_000);
+    let ring = "data/journal/00000001-ring-00";
+    let at = frame_with(node.disk.bytes_of(ring), harmed, 1);
+    node.disk.flip(ring, at + 200);
+
+    let mut node = node.lose_power(1);
+    let mut client = node.connect(Some(1));
+    client.subscribe(&mut node, 1, harmed, 0, 1 << 20);
+    node.settle();
+    assert_eq!(
+        client.heard(&node),
+        ["data 1 0..1", "Some(Ok(DataDamaged))"],
+        "nobody waits for what is lost"
+    );
+    let beyond = |c, out: &mut Vec<u8>| subscribe_request(2, harmed, 3, 1 << 20).encode(c, out);
+    let error = client.refused(&mut node, beyond);
+    assert_eq!(error.code, Ok(ErrorCode::DataDamaged));
+    assert!(error.cause.contains(ring) && error.cause.contains("frames"), "{error:?}");
+    client.produce(&mut node, harmed, Acks::Leader, &records(1));
+    node.settle();
+    assert_eq!(client.produced(&mut node).expect_err("no writes").code, Ok(ErrorCode::ReadOnly));
+    let names = (0..).map(|n| format!("g{n}"));
+    let group = names
+        .into_iter()
+        .find(|name| shard_of(offsets_partition(name), 2) == ShardId(1))
+        .expect("half of them");
+    let fetch = OffsetFetchRequest { group, partitions: Vec::new() };
+    let error = client.refused(&mut node, |c, out| fetch.encode(c, out));
+    assert_eq!(error.code, Ok(ErrorCode::DataDamaged), "newer offsets may be in what is lost");
+
+    let mut client = node.connect(Some(0));
+    client.produce(&mut node, sound, Acks::Leader, &records(1));
+    node.settle();
+    assert!(client.produced(&mut node).is_ok(), "the other shard is as it was");
 }
