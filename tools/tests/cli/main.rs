@@ -1,5 +1,7 @@
 //! The command line as a user meets it: real processes, a broker of `tg dev` on a free port.
 
+#![expect(clippy::unwrap_used, reason = "all of this file is test code, its helpers too")]
+
 mod consume;
 mod disk;
 mod dump;

@@ -1,5 +1,4 @@
 //! Processes of `tg` for the tests, and directories that go away with them.
-#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
