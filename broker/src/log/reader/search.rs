@@ -142,6 +142,10 @@ impl ColdReader {
     ) -> Option<Done> {
         let mut next = job.from;
         let least = loop {
+            // What lies behind may be a run that is still being written.
+            if next >= job.upto {
+                return Some(Done::Found(Ok(None)));
+            }
             match scan.step() {
                 Step::Extent(extent, _) | Step::Cut(extent) if extent.base >= job.upto => {
                     return Some(Done::Found(Ok(None)));
