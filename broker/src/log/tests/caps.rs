@@ -137,3 +137,26 @@ fn a_raised_window_forgets_the_longest_silent_producers_and_a_replay_before_the_
     assert!(logs.stopped());
     assert!(newest_checkpoint(&bench).batches <= 1024);
 }
+
+#[test]
+fn at_the_cap_of_producers_a_known_one_may_begin_a_new_epoch_and_another_one_is_refused() {
+    let origin = |id, epoch| BatchOrigin {
+        producer_id: ProducerId(id),
+        producer_epoch: ProducerEpoch(epoch),
+        base_sequence: Sequence(0),
+    };
+    let mut bench = started(Bench::with_logs(CAPS, 2));
+    let known =
+        (0..2000_i64).take_while(|id| bench.append(log(0), batch(1, 10, origin(*id, 0), 1)).is_ok()).count();
+    assert!((2..2000).contains(&known), "{known}");
+    let too_many = |appended: Result<Appended, AppendRefused>| {
+        assert!(matches!(appended, Err(AppendRefused::TooManyProducers { .. })), "{appended:?}");
+    };
+    bench.append(log(0), batch(1, 10, origin(1, 1), 2)).expect("a new epoch of a known one takes no room");
+    too_many(bench.append(log(1), batch(1, 10, origin(1, 1), 2)));
+    bench.settle();
+    bench.restart(Some(5));
+    bench.settle();
+    too_many(bench.append(log(0), batch(1, 10, origin(5000, 0), 3)));
+    bench.append(log(0), batch(1, 10, origin(0, 1), 4)).expect("after a restart likewise");
+}
