@@ -246,7 +246,8 @@ fn check_refusal(scene: &mut Scene, log: TopicPartition, lane: &Lane, first: boo
             scene.is_halted |= code == ErrorCode::UnknownOutcome;
         }
         ErrorCode::UnknownTopic | ErrorCode::UnknownPartition if scene.claims.may_be_gone(log) => {}
-        ErrorCode::OutOfSequence if !first => {}
+        // A producer whose first batch was refused is not known yet when the next one comes.
+        ErrorCode::OutOfSequence | ErrorCode::UnknownProducer if !first => {}
         _ => panic!("{log:?}: refused: {error}; waiting: {:?}", lane.batches.front().map(|b| b.header)),
     }
 }
