@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use tidegate_control::{Control, Log, Severity, Signal, Signals};
+pub use tidegate_control::Signal;
+use tidegate_control::{Control, Log, Severity, Signals};
 use tidegate_reactor::mailbox::{Door, Order};
 use tidegate_reactor::op::Letter;
 use tidegate_reactor::probe::Raised;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::{Map, Value, json};
 use tidegate_broker::config::{LISTEN, RawConfig};
 use tidegate_broker::problem::{Problem, StartError};
-use tidegate_broker::start::{Running, start};
+use tidegate_broker::start::{Ended, Running, Signal, SignalsOf, start, start_with};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{DevArgs, ServeArgs};
@@ -42,14 +42,25 @@ pub(crate) fn dev(args: &DevArgs, out: &mut Out) -> Result<(), Failure> {
         }
     }
     let config = raw.check().map_err(|e| failed(e, Code::Usage))?;
-    let running = start(config).map_err(|e| failed(e, Code::BrokerFailed))?;
+    // Signals are the broker's from the first moment: whoever has seen a sign of it may send one at once.
+    let running = start_with(config, SignalsOf::Broker).map_err(|e| failed(e, Code::BrokerFailed))?;
     banner(&running, begun, out)?;
-    let signalled = wait_for(Until::Signal)?;
-    if !out.is_json() {
+    let ended = running.wait();
+    if let Ended::Asked(signal) = &ended
+        && !out.is_json()
+    {
+        let signal = match signal {
+            Signal::Terminate => "SIGTERM",
+            Signal::Interrupt => "ctrl-C",
+        };
         // The terminal shows ^C without a line's end.
-        note(format!("\n{signalled}: answering what is under way, flushing, writing the checkpoint"));
+        note(format!("\n{signal}: answering what is under way, flushing, writing the checkpoint"));
     }
-    running.stop().map_err(|e| failed(e, Code::BrokerFailed))
+    let stopped = running.stop().map_err(|e| failed(e, Code::BrokerFailed));
+    match ended {
+        Ended::Asked(_) => stopped,
+        Ended::Failed(problem) => Err(failed(problem.into(), Code::BrokerFailed)),
+    }
 }
 
 /// Serves until standard input ends, or SIGTERM.
@@ -65,7 +76,7 @@ pub(crate) fn serve(args: &ServeArgs, out: &mut Out) -> Result<(), Failure> {
     let running = start(config).map_err(|e| failed(e, Code::BrokerFailed))?;
     out.json(&json!({ "listen": running.addr.to_string() }))?;
     out.flush()?;
-    wait_for(Until::InputEnds)?;
+    wait_for_input_to_end()?;
     running.stop().map_err(|e| failed(e, Code::BrokerFailed))
 }
 
@@ -94,37 +105,23 @@ fn banner(running: &Running, begun: Instant, out: &mut Out) -> Result<(), Failur
     out.flush()
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Until {
-    /// ctrl-C or SIGTERM.
-    Signal,
-    /// The process that started this one has closed our standard input or ended; or SIGTERM.
-    InputEnds,
-}
-
-/// Returns the name of what ended the wait.
-fn wait_for(until: Until) -> Result<&'static str, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|e| Failure::new(Code::Failed, format!("cannot wait for signals: {e}")))?;
+/// Returns when the process that started this one has closed our standard input or ended; or on SIGTERM.
+fn wait_for_input_to_end() -> Result<(), Failure> {
+    let no_wait = |e: std::io::Error| Failure::new(Code::Failed, format!("cannot wait for signals: {e}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_wait)?;
     let ended = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        if until == Until::Signal {
-            return tokio::select! {
-                _ = terminate.recv() => Ok("SIGTERM"),
-                _ = interrupt.recv() => Ok("ctrl-C"),
-            };
-        }
         let input = tokio::task::spawn_blocking(|| std::io::stdin().lock().read_to_end(&mut Vec::new()));
         tokio::select! {
-            _ = terminate.recv() => Ok("SIGTERM"),
+            _ = terminate.recv() => {}
             // A broken input has ended, too.
-            _ = input => Ok("end of input"),
+            _ = input => {}
         }
+        Ok(())
     });
     // The thread that reads standard input cannot be told to stop.
     runtime.shutdown_background();
-    ended.map_err(|e: std::io::Error| Failure::new(Code::Failed, format!("cannot wait for signals: {e}")))
+    ended.map_err(no_wait)
 }
 
 /// All problems of a start or a stop are shown; the last one ends the command.
