@@ -2,8 +2,8 @@
 //!
 //! One receive is under way at a time. What it brings is cut into frames in place; bodies stay views of the receive buffer
 //! until the log has copied them. What has come of a frame that is not whole stays where it is if it stands at the front of
-//! its buffer and the rest fits there; else it is copied to the front of the next one, which is as large as the whole frame. Nothing is received
-//! while too much waits to be sent or answered: TCP then slows the client, but nobody else.
+//! its buffer and the rest fits there; else it is copied to the front of the next one, which is as large as the whole frame.
+//! Nothing is received while too much waits to be sent or answered: TCP then slows the client, but nobody else.
 //!
 //! The match over the table of apis is closed: a new api does not compile until it has a place here.
 //!
