@@ -2,7 +2,8 @@
 //!
 //! A cold read is put into a queue; `pump` submits it. It finds its segment, then its run in the index (hopping over run headers
 //! that are not known yet), then reads a block-aligned piece. An extent is handed out after its run's header and owner, its own
-//! header, log and offsets, and the checksum of its payload were found right; what is sound in front of damage is served. Reads beyond [`FileLimits::reads_max`] wait their turn; beyond [`FileLimits::reads_waiting_max`] they are refused.
+//! header, log and offsets, and the checksum of its payload were found right; what is sound in front of damage is served. Reads
+//! beyond [`FileLimits::reads_max`] wait their turn; beyond [`FileLimits::reads_waiting_max`] they are refused.
 
 mod search;
 
