@@ -20,8 +20,9 @@ use tidegate_protocol::frame::{Frame, Kind, Split, split};
 use crate::latency::Latencies;
 use crate::produce::{Outcome, Workload, payload};
 
-/// Frames under way on each connection.
-const IN_FLIGHT: usize = 6;
+/// Frames under way on each connection, if the broker gives credit for them: enough that a drive with slow flushes is kept
+/// writing.
+const IN_FLIGHT: usize = 16;
 
 /// Longest reply, in bytes; a hello and a produce reply are far shorter.
 const REPLY_BYTES_MAX: u32 = 64 << 10;

@@ -18,8 +18,14 @@ pub struct Limits {
     pub checkpoint_interval_bytes: u64,
     /// The largest frame, in bytes; a multiple of the block.
     pub frame_bytes_max: usize,
-    /// Frames that may lie above the last flushed one.
+    /// Frames that may lie above the last flushed one: so many cycles are under way at most.
     pub frames_in_flight_max: u32,
+    /// Bytes of the ring that they may take. Recovery looks twice as far behind the first bad frame.
+    pub in_flight_bytes_max: u64,
+    /// Cycles that write at once, all but the first with at least [`Limits::cycle_bytes_min`] of new batches.
+    pub cycles_writing_max: u32,
+    /// Bytes of new batches that are worth a cycle beside one that still writes.
+    pub cycle_bytes_min: usize,
     /// Bytes of the largest batch.
     pub batch_bytes_max: usize,
     /// A log with at least this many bytes pending writes them straight into its data file.
@@ -141,7 +147,10 @@ impl Limits {
         checkpoint_slot_bytes: 8 << 20,
         checkpoint_interval_bytes: 20 << 20,
         frame_bytes_max: 8 * MIB,
-        frames_in_flight_max: 4,
+        frames_in_flight_max: 16,
+        in_flight_bytes_max: 32 << 20,
+        cycles_writing_max: 4,
+        cycle_bytes_min: MIB,
         batch_bytes_max: 2 * MIB,
         direct_min_bytes: 64 * KIB,
         settle_bytes: 64 * KIB,
@@ -167,6 +176,7 @@ impl Limits {
         checkpoint_slot_bytes: 256 << 10,
         checkpoint_interval_bytes: 8 << 20,
         frame_bytes_max: 4 * MIB,
+        in_flight_bytes_max: 16 << 20,
         batch_bytes_max: MIB,
         memory_bytes: 48 * MIB,
         logs_max: 400,
@@ -269,8 +279,11 @@ impl Limits {
         if self.memory_bytes < 6 * self.frame_bytes_max {
             return Err("memory for six of the largest frames");
         }
-        if self.frames_in_flight_max < 2 {
-            return Err("at least two frames in flight");
+        if self.frames_in_flight_max < 2 || self.in_flight_bytes_max < 2 * self.frame_bytes_max as u64 {
+            return Err("at least two frames in flight, of any size");
+        }
+        if self.cycles_writing_max == 0 {
+            return Err("at least one cycle writes");
         }
         if self.extent_bytes_max > self.run_bytes_max || self.settle_bytes > self.run_bytes_max {
             return Err("a run holds an extent and what is settled at once");

@@ -26,10 +26,13 @@ use super::append::{Pending, Staging};
 use super::flight::{Content, Cycle, FlushWanted, WriteEnd};
 use super::recent::{BufferId, Settled, TailExtent};
 use super::room::RingUse;
-use super::segment::{Place, PlaceFlush, Purpose};
+use super::segment::{Place, PlaceFlush, Purpose, Zeros};
 use super::state::{Log, LogIndex};
 use super::{Condition, Logs};
 use crate::mutants::{self, Mutant};
+
+/// Files to flush for a cycle up to which they cost less than zeros would: the journal and a few data files.
+const FLUSHES_FEW: usize = 8;
 
 /// What a cycle will consist of, in the order in which it enters the frame.
 #[derive(Debug, Default)]
@@ -98,7 +101,9 @@ impl Logs {
         }
         // Last, so that a file which a cycle has asked for in vain is on its way when this turn ends: on a quiet shard there
         // may be no other turn.
-        self.segments.pump(now, ops);
+        let much = self.cycles.bytes_writing() >= self.limits.direct_min_bytes;
+        let few_files = self.cycles.files_to_flush() <= FLUSHES_FEW;
+        self.segments.pump(now, if much && few_files { Zeros::Wait } else { Zeros::GoOn }, ops);
         self.watch_room();
         self.announce_failure();
         self.set_timer(now, ops);
@@ -107,7 +112,11 @@ impl Logs {
     /// Whether a cycle is to be built now, with the largest frame that it may have.
     fn next_cycle(&self, now: Now) -> Option<(usize, Content)> {
         let may_write = matches!(self.condition, Condition::Serving | Condition::Stopping);
-        if !may_write || self.cycles.len() >= self.limits.frames_in_flight_max as usize {
+        let limits = &self.limits;
+        let unflushed = self.journal.unflushed_bytes() + limits.frame_bytes_max as u64;
+        let is_full = self.cycles.len() >= limits.frames_in_flight_max as usize
+            || (self.cycles.len() > 0 && unflushed > limits.in_flight_bytes_max);
+        if !may_write || is_full {
             return None;
         }
         let room = self.frame_room(RingUse::Moving);
@@ -115,9 +124,10 @@ impl Logs {
             return None;
         }
         if !self.dirty.is_empty() || !self.departures.is_empty() {
-            // A second cycle is written beside one that still writes only if it is worth a write of its own.
-            let worth = self.staging.memory_bytes() >= self.limits.direct_min_bytes;
-            let go = self.cycles.writing() == 0 || (self.cycles.writing() == 1 && worth);
+            // Beside one that still writes another is written only if it is worth writes of its own.
+            let worth = self.staging.memory_bytes() >= limits.cycle_bytes_min;
+            let writing = self.cycles.writing();
+            let go = writing == 0 || (writing < limits.cycles_writing_max as usize && worth);
             return go.then_some((room, Content::Entries));
         }
         if self.cycles.len() > 0 {

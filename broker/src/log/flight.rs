@@ -91,6 +91,16 @@ impl Cycles {
         self.in_flight.len() - self.whole
     }
 
+    /// Bytes whose write is under way.
+    pub(super) fn bytes_writing(&self) -> usize {
+        self.writes.values().map(|write| write.data.len()).sum()
+    }
+
+    /// Files on which the flush of one cycle has to be called, of the cycle with the most.
+    pub(super) fn files_to_flush(&self) -> usize {
+        self.in_flight.iter().map(|cycle| cycle.flush_files.len()).max().unwrap_or(0)
+    }
+
     /// Whether no op is under way.
     pub(super) fn is_quiet(&self) -> bool {
         self.writes.is_empty() && self.flush.is_none()

@@ -177,6 +177,13 @@ impl Journal {
         (self.head + self.ring_bytes - at) % self.ring_bytes
     }
 
+    /// Bytes of the ring from the first frame that is not flushed up to the head.
+    pub(super) fn unflushed_bytes(&self) -> u64 {
+        // A frame that is not flushed is held.
+        let newest = self.held.iter().rev().take_while(|frame| frame.sequence > self.flushed);
+        newest.last().map_or(0, |first| self.bytes_behind_head(first.at))
+    }
+
     /// Bytes that frames may take before the ring is full.
     pub(super) fn free_bytes(&self) -> u64 {
         let used = self.held.front().map_or(0, |f| self.bytes_behind_head(f.at));
@@ -285,6 +292,21 @@ mod tests {
             marked: FrameSequence(0),
         };
         Journal::new(identity, Incarnation(1), &limits, end)
+    }
+
+    #[test]
+    fn unflushed_bytes_reach_from_the_first_frame_above_the_last_flush_to_the_head() {
+        let mut journal = journal(2);
+        assert_eq!(journal.unflushed_bytes(), 0);
+        // The second begins at the next file: the block left over counts.
+        for (at, blocks) in [(0, 3), (4 * 4096, 2)] {
+            journal.took(at, blocks * 4096, 7);
+        }
+        assert_eq!(journal.unflushed_bytes(), 6 * 4096);
+        journal.flushed_upto(FrameSequence(1));
+        assert_eq!(journal.unflushed_bytes(), 2 * 4096);
+        journal.flushed_upto(FrameSequence(2));
+        assert_eq!(journal.unflushed_bytes(), 0);
     }
 
     #[test]

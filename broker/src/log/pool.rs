@@ -3,8 +3,8 @@
 //! A file comes here in one of three ways. It is made, zero-filled piece by piece and flushed, so that later one flush of the
 //! journal covers what is written into it. It is freed by its log, and waits until a flushed frame carries a mark at or above
 //! the sequence of its `free`: else a damaged frame could pass for a torn one and bring the old owner back. Or, when none
-//! is ready and a log waits, it is only allocated: such a file (its number is at least [`ALLOCATED`]) needs a flush of its
-//! own until it has been zero-filled after its first use.
+//! is ready and a log waits, or while the shard writes so much that zeros would only be in the way, it is only allocated: such
+//! a file (its number is at least [`ALLOCATED`]) needs a flush of its own until there was time to fill it with zeros.
 //!
 //! A file leaves by being taken, or goes back to the drive when its size is out of use for long or space is short.
 
@@ -30,7 +30,8 @@ const TAG: Tag = Tag(FILE_SPACE);
 
 /// Files that belong to no log.
 ///
-/// Invariants: at most one file is being filled, and it has one op under way; a ready file has no owner.
+/// Invariants: at most one file is being filled, with at most one op under way; a ready file has no owner. One that is to be
+/// filled next, but is not open yet, is not handed out.
 #[derive(Debug)]
 pub(crate) struct Pool {
     limits: FileLimits,
@@ -65,6 +66,8 @@ pub(crate) struct Pool {
     is_opened: bool,
     /// Whether something has changed since all spares were looked at last: there may be thousands.
     look: bool,
+    /// What held when they were looked at last.
+    zeros: Zeros,
     /// Files that were zero-filled, and those handed out with a flush of their own.
     pub zero_filled: u64,
     pub handed_out_allocated: u64,
@@ -79,7 +82,7 @@ struct Spare {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Creating,
-    /// Holds anything.
+    /// May hold what looks like records of its own generation: of no use until it is full of zeros.
     Blank,
     /// Zeros up to `done`.
     Zeroing {
@@ -94,6 +97,15 @@ enum Stage {
 pub(crate) enum Short {
     Yes,
     No,
+}
+
+/// Whether files are filled with zeros now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Zeros {
+    /// Yes, one after another.
+    GoOn,
+    /// No: much is written to few files. Zeros would take half of the drive, and a flush for each of those files costs less.
+    Wait,
 }
 
 /// What a file is wanted for.
@@ -130,6 +142,7 @@ impl Pool {
             give_back_at_ns: 0,
             is_opened: false,
             look: true,
+            zeros: Zeros::GoOn,
             zero_filled: 0,
             handed_out_allocated: 0,
             limits,
@@ -198,7 +211,7 @@ impl Pool {
             }
             // One that was never assigned came from another layout's pool and may hold anything.
             let used = generation > Generation(0);
-            let stage = if used && self.is_initialised(file) { Stage::Ready } else { Stage::Blank };
+            let stage = if used { Stage::Ready } else { Stage::Blank };
             self.spares.insert(file, Spare { bytes, stage });
         }
     }
@@ -270,15 +283,22 @@ impl Pool {
     /// Goes on with making and filling files: one of each at a time. Returns the size of one that is being made from now on.
     pub(crate) fn pump(
         &mut self,
+        zeros: Zeros,
         table: &FileTable,
         handles: &mut Handles,
         ops: &mut Vec<Op>,
     ) -> Option<u64> {
+        self.look |= self.zeros != zeros;
+        self.zeros = zeros;
         if !std::mem::take(&mut self.look) {
             return None;
         }
         let made = self.create_next(table, handles, ops);
-        self.fill_next(handles, ops);
+        match zeros {
+            Zeros::GoOn => self.fill_next(handles, ops),
+            // One that is not begun can be used instead.
+            Zeros::Wait => self.filling = self.filling.filter(|file| self.spares[file].stage != Stage::Ready),
+        }
         // So that the next log need not wait for one, unless other files need the descriptors.
         if handles.len() * 2 <= self.limits.open_max as usize {
             let ready: Vec<FileId> =
@@ -436,7 +456,9 @@ impl Pool {
     }
 
     fn ready_files(&self) -> impl Iterator<Item = (FileId, u64)> {
-        self.spares.iter().filter(|(_, s)| s.stage == Stage::Ready).map(|(file, s)| (*file, s.bytes))
+        let is_ready =
+            |(file, spare): &(&FileId, &Spare)| spare.stage == Stage::Ready && self.filling != Some(**file);
+        self.spares.iter().filter(is_ready).map(|(file, s)| (*file, s.bytes))
     }
 
     /// The smallest ready file of at least `bytes` that the purpose may take.
@@ -461,13 +483,22 @@ impl Pool {
         if self.creating.is_some() || self.held || self.next >= ALLOCATED {
             return None;
         }
-        let mut have = [0; FILE_CLASSES];
+        let (mut have, mut ready) = ([0; FILE_CLASSES], [0; FILE_CLASSES]);
         for spare in self.spares.values().filter(|spare| spare.bytes > 0) {
             have[self.class_of(spare.bytes)] += 1;
         }
+        for (_, bytes) in self.ready_files().filter(|(file, _)| handles.idle(*file)) {
+            ready[self.class_of(bytes)] += 1;
+        }
+        // One that is yet to be filled is no help to a log that waits, nor while nothing is filled.
+        let soon = |c: usize| !self.missed[c] && self.zeros == Zeros::GoOn;
+        let is_short = |c: &usize| match soon(*c) {
+            true => have[*c] < self.wanted[*c],
+            false => ready[*c] < self.wanted[*c].min(self.limits.ready_per_class),
+        };
         // What somebody waits for was accepted already: it may go below the floor, with the smallest file.
         let may_be_made = |c: &usize| *c < self.fitting || (*c == 0 && self.missed[0]);
-        let short = (0..FILE_CLASSES).filter(|c| have[*c] < self.wanted[*c]).filter(may_be_made);
+        let short = (0..FILE_CLASSES).filter(is_short).filter(may_be_made);
         let Some(class) = short.max_by_key(|c| (self.missed[*c], FILE_CLASSES - c)) else {
             self.full = None;
             return None;
@@ -478,7 +509,7 @@ impl Pool {
             self.full = Some(Shortage::Files { limit, current });
             return None;
         }
-        let kind = if self.missed[class] { ALLOCATED } else { 0 };
+        let kind = if soon(class) { 0 } else { ALLOCATED };
         let file = FileId::new(self.journal, self.next | kind);
         let bytes = self.limits.classes[class];
         self.next += 1;
@@ -492,14 +523,20 @@ impl Pool {
         if self.busy {
             return;
         }
-        let blank = |(file, spare): (&FileId, &Spare)| {
-            (spare.stage == Stage::Blank && spare.bytes > 0 && handles.idle(*file))
-                .then_some((spare.bytes, *file))
+        let wants_zeros = |(file, spare): (&FileId, &Spare)| match spare.stage {
+            Stage::Blank => spare.bytes > 0,
+            Stage::Ready => !self.is_initialised(*file),
+            Stage::Creating | Stage::Zeroing { .. } | Stage::Flushing => false,
         };
-        let next = self.filling.or_else(|| self.spares.iter().filter_map(blank).min().map(|(_, file)| file));
+        let first = |(file, spare): (&FileId, &Spare)| {
+            handles.idle(*file).then_some((spare.stage == Stage::Ready, spare.bytes, *file))
+        };
+        let mut waiting = self.spares.iter().filter(|spare| wants_zeros(*spare)).peekable();
+        let is_any = waiting.peek().is_some();
+        let next = self.filling.or_else(|| waiting.filter_map(first).min().map(|(.., file)| file));
         let Some(file) = next else {
             // One that a reader still uses is filled when the reader has done: nobody says so.
-            self.look = self.spares.values().any(|spare| spare.stage == Stage::Blank && spare.bytes > 0);
+            self.look = is_any;
             return;
         };
         self.filling = Some(file);

@@ -670,7 +670,7 @@ mod tests {
 
     use super::*;
     use crate::datadir;
-    use crate::log::segment::{FlushReach, Purpose, Rot, SegmentsConfig};
+    use crate::log::segment::{FlushReach, Purpose, Rot, SegmentsConfig, Zeros};
     use crate::testdisk::TestDrive;
 
     const CLUSTER: ClusterId = ClusterId([3; 16]);
@@ -725,7 +725,7 @@ mod tests {
             for turns in 0.. {
                 assert!(turns < 10_000, "it never comes to rest");
                 let mut ops = Vec::new();
-                self.segments.pump(self.drive.now(), &mut ops);
+                self.segments.pump(self.drive.now(), Zeros::GoOn, &mut ops);
                 self.reader.pump(&mut self.segments, &mut ops);
                 self.drive.submit(ops);
                 let events = self.drive.complete();

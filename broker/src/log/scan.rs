@@ -296,7 +296,7 @@ pub(super) fn marks_further_on(
     head: u64,
     last: FrameSequence,
 ) -> Result<FrameSequence, OpenError> {
-    let reach = 2 * u64::from(boot.limits.frames_in_flight_max) * boot.limits.frame_bytes_max as u64;
+    let reach = 2 * boot.limits.in_flight_bytes_max;
     let secret = boot.identity.journal.0 >= JOURNALS_FIRST.start;
     let mut highest = FrameSequence(0);
     for step in 0..reach.min(ring.bytes()) / BLOCK as u64 {

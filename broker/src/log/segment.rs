@@ -14,7 +14,7 @@ use tidegate_reactor::op::{Event, Fault, File, Now, Op, Tag};
 use super::file_table::{DataFile, FileTable};
 use super::handles::{FILE_SPACE, Handles};
 use super::notice::Shortage;
-pub use super::pool::{ALLOCATED, Purpose};
+pub use super::pool::{ALLOCATED, Purpose, Zeros};
 use super::pool::{Pool, Short};
 use super::retention::Piece;
 use super::space::Space;
@@ -359,9 +359,9 @@ impl Segments {
     }
 
     /// The end of a turn: goes on with making, filling, opening and closing files.
-    pub fn pump(&mut self, now: Now, ops: &mut Vec<Op>) {
+    pub fn pump(&mut self, now: Now, zeros: Zeros, ops: &mut Vec<Op>) {
         if self.upkeep == Upkeep::Running {
-            self.keep_up(now, ops);
+            self.keep_up(now, zeros, ops);
         }
         self.handles.close_unused(ops);
         ops.append(&mut self.queued);
@@ -381,7 +381,7 @@ impl Segments {
             && self.queued.is_empty()
     }
 
-    fn keep_up(&mut self, now: Now, ops: &mut Vec<Op>) {
+    fn keep_up(&mut self, now: Now, zeros: Zeros, ops: &mut Vec<Op>) {
         const RETRY_NS: u64 = 1_000_000_000;
         match (self.pool.is_held(), self.retry_at_ns) {
             (true, None) => {
@@ -398,7 +398,7 @@ impl Segments {
         self.space.pump(now, ops);
         self.pool.set_fitting(self.space.classes_that_fit());
         self.give_back(now, ops);
-        if let Some(bytes) = self.pool.pump(&self.table, &mut self.handles, ops) {
+        if let Some(bytes) = self.pool.pump(zeros, &self.table, &mut self.handles, ops) {
             self.space.spend(bytes);
         }
     }
@@ -594,9 +594,13 @@ mod tests {
 
         /// Turns until nothing is under way.
         fn settle(&mut self) {
+            self.settle_while(Zeros::GoOn);
+        }
+
+        fn settle_while(&mut self, zeros: Zeros) {
             loop {
                 let mut ops = Vec::new();
-                self.segments.pump(self.drive.now(), &mut ops);
+                self.segments.pump(self.drive.now(), zeros, &mut ops);
                 self.drive.submit(ops);
                 if !self.turn() {
                     return;
@@ -708,6 +712,66 @@ mod tests {
             own += usize::from(allocated);
         }
         assert!(own > 0);
+    }
+
+    #[test]
+    fn while_zeros_wait_files_are_allocated_ahead_freed_ones_used_again_and_all_filled_later() {
+        let mut shard = Shard::new();
+        let mut places = Vec::new();
+        for n in 1..9 {
+            places.extend(shard.put(log(n), Purpose::Direct));
+            shard.settle_while(Zeros::Wait);
+        }
+        assert_eq!(
+            places.len(),
+            8,
+            "none waits: two are there, and each that is taken is followed by another"
+        );
+        assert_eq!(shard.segments.pool.zero_filled, 2, "those of the start");
+        let own: Vec<&Place> = places.iter().filter(|place| place.flush == PlaceFlush::Own).collect();
+        assert!(own.len() >= 6 && own.iter().all(|place| place.file.number() >= ALLOCATED), "{own:?}");
+
+        let freed = shard.free_all(log(8));
+        shard.segments.on_marked(freed);
+        let again = |shard: &mut Shard| {
+            let put = (20..24).filter_map(|n| shard.put(log(n), Purpose::Settling)).collect::<Vec<_>>();
+            put.into_iter().find(|place| place.file == places[7].file)
+        };
+        let place = again(&mut shard).expect("a file that was allocated and freed is ready");
+        assert_eq!((place.generation, place.flush), (Generation(2), PlaceFlush::Own));
+
+        let freed = shard.free_all(place.assign.unwrap().log);
+        shard.segments.on_marked(freed);
+        shard.settle();
+        let name = format!("/data/files/00000001-{:08x}", place.file.number());
+        assert!(shard.drive.disk.is_durable_zeros(&name), "{name} of {:?}", shard.drive.disk.names());
+        assert_eq!(again(&mut shard).map(|place| place.flush), Some(PlaceFlush::Cycle));
+    }
+
+    #[test]
+    fn a_log_that_waits_gets_a_file_before_those_that_are_being_filled() {
+        let mut shard = Shard::new();
+        shard.put(log(1), Purpose::Settling).unwrap();
+        shard.put(log(2), Purpose::Settling).unwrap();
+        let mut ops = Vec::new();
+        // As many as there are to be at most are on their way to be filled.
+        for _ in 0..12 {
+            shard.segments.pump(shard.drive.now(), Zeros::GoOn, &mut ops);
+            let creating = ops.extract_if(.., |op| matches!(op, Op::Open { .. })).collect();
+            shard.drive.submit(creating);
+            shard.turn();
+        }
+        let filling = ops.iter().filter(|op| matches!(op, Op::Zero { .. })).count();
+        assert_eq!((filling, shard.segments.pool.ready_count()), (1, 0), "one file, whose zeros take long");
+        assert_eq!(shard.put(log(3), Purpose::Direct), None);
+        for _ in 0..4 {
+            let mut more = Vec::new();
+            shard.segments.pump(shard.drive.now(), Zeros::GoOn, &mut more);
+            shard.drive.submit(more);
+            shard.turn();
+        }
+        let place = shard.put(log(3), Purpose::Direct).expect("it is not made to wait for zeros");
+        assert_eq!(place.flush, PlaceFlush::Own);
     }
 
     #[test]
@@ -960,7 +1024,7 @@ mod tests {
         let mut shard = Shard::new();
         shard.put(log(1), Purpose::Settling).unwrap();
         let mut ops = Vec::new();
-        shard.segments.pump(shard.drive.now(), &mut ops);
+        shard.segments.pump(shard.drive.now(), Zeros::GoOn, &mut ops);
         shard.drive.submit(ops);
         assert!(!shard.segments.is_idle(), "files are being made");
         shard.segments.stop();
@@ -971,7 +1035,7 @@ mod tests {
             }
             shard.turn();
             let mut ops = Vec::new();
-            shard.segments.pump(shard.drive.now(), &mut ops);
+            shard.segments.pump(shard.drive.now(), Zeros::GoOn, &mut ops);
             shard.drive.submit(ops);
         }
         assert!(!shard.turn());

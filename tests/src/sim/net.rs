@@ -121,6 +121,8 @@ struct Pipe {
     pieces: VecDeque<(u64, Vec<u8>)>,
     bytes: usize,
     last_at_ns: u64,
+    /// The latest arrival for which a look has been asked for: one look a piece, however often the link is pumped meanwhile.
+    asked_ns: u64,
     /// The writer has closed its side; its reader sees the end after the last piece.
     ended: bool,
 }
@@ -317,8 +319,8 @@ impl Network {
             state.pump_receive(now_ns, &mut out);
             state.pump_peer(now_ns, link, &mut out);
             state.pump_sent(&mut out);
-            out.look_at_ns.extend(state.to_broker.next_at().filter(|at| *at > now_ns));
-            out.look_at_ns.extend(state.to_peer.next_at().filter(|at| *at > now_ns));
+            out.look_at_ns.extend(state.to_broker.next_look(now_ns));
+            out.look_at_ns.extend(state.to_peer.next_look(now_ns));
         }
         let peer_done = state.cut || (state.to_peer.ended && state.to_peer.pieces.is_empty());
         if peer_done && state.end.is_none() {
@@ -432,8 +434,14 @@ impl Pipe {
         self.pieces.push_back((self.last_at_ns, piece));
     }
 
-    fn next_at(&self) -> Option<u64> {
-        self.pieces.front().map(|(at, _)| *at)
+    /// When to look again for the next piece, unless that was said already.
+    fn next_look(&mut self, now_ns: u64) -> Option<u64> {
+        let (at_ns, _) = self.pieces.front()?;
+        if *at_ns <= now_ns.max(self.asked_ns) {
+            return None;
+        }
+        self.asked_ns = *at_ns;
+        Some(*at_ns)
     }
 }
 
@@ -453,6 +461,17 @@ fn pieces(random: &mut Random, weather: &Weather, mut bytes: &[u8]) -> Vec<Vec<u
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_piece_on_its_way_is_looked_for_once_however_often_its_link_is_pumped() {
+        let mut net = Network::new(Random::new(1));
+        let link = Link(1);
+        net.connect(link, 0);
+        net.arrive(link, ShardIndex(0)).unwrap();
+        assert!(net.peer_send(0, link, &[7; 10]));
+        let asked: usize = (0..5).map(|_| net.pump(0, link).look_at_ns.len()).sum();
+        assert_eq!(asked, 1);
+    }
 
     #[test]
     fn a_peer_learns_that_its_link_was_cut_also_after_the_broker_has_closed_it() {

@@ -376,8 +376,7 @@ impl Chain {
     /// frame of it: then what cannot be true is not believed. Each frame takes at least a block, so that a place so many
     /// blocks further on has a sequence at most so many higher.
     fn marks_further_on(&self, ring: &Ring, identity: JournalIdentity) -> Result<FrameSequence, Failure> {
-        let Limits { frames_in_flight_max, frame_bytes_max, .. } = Limits::DEFAULT;
-        let reach = (2 * u64::from(frames_in_flight_max) * frame_bytes_max as u64).min(ring.bytes());
+        let reach = (2 * Limits::DEFAULT.in_flight_bytes_max).min(ring.bytes());
         let secret = identity.journal.0 >= JOURNALS_FIRST.start;
         let last = self.last.sequence;
         let mut highest = FrameSequence(0);
