@@ -523,9 +523,11 @@ impl Pool {
         if self.busy {
             return;
         }
+        let nobody_waits = self.missed == [false; FILE_CLASSES];
         let wants_zeros = |(file, spare): (&FileId, &Spare)| match spare.stage {
             Stage::Blank => spare.bytes > 0,
-            Stage::Ready => !self.is_initialised(*file),
+            // One that is of use as it is stays so while somebody waits.
+            Stage::Ready => nobody_waits && !self.is_initialised(*file),
             Stage::Creating | Stage::Zeroing { .. } | Stage::Flushing => false,
         };
         let first = |(file, spare): (&FileId, &Spare)| {

@@ -701,11 +701,12 @@ mod tests {
     #[test]
     fn a_file_made_while_a_log_waits_is_used_at_once_with_a_flush_of_its_own() {
         let mut shard = Shard::new();
-        shard.put(log(1), Purpose::Direct).unwrap();
-        assert_eq!(shard.put(log(2), Purpose::Direct), None);
+        shard.put(log(1), Purpose::Settling).unwrap();
+        shard.put(log(2), Purpose::Settling).unwrap();
+        assert_eq!(shard.put(log(3), Purpose::Direct), None);
         shard.settle();
         let mut own = 0;
-        for n in 2..6 {
+        for n in 3..6 {
             let Some(place) = shard.put(log(n), Purpose::Direct) else { continue };
             let allocated = place.file.number() >= ALLOCATED;
             assert_eq!(place.flush == PlaceFlush::Own, allocated, "{place:?}");
@@ -733,11 +734,11 @@ mod tests {
 
         let freed = shard.free_all(log(8));
         shard.segments.on_marked(freed);
-        let again = |shard: &mut Shard| {
-            let put = (20..24).filter_map(|n| shard.put(log(n), Purpose::Settling)).collect::<Vec<_>>();
+        let again = |shard: &mut Shard, logs: std::ops::Range<u8>| {
+            let put = logs.filter_map(|n| shard.put(log(n), Purpose::Settling)).collect::<Vec<_>>();
             put.into_iter().find(|place| place.file == places[7].file)
         };
-        let place = again(&mut shard).expect("a file that was allocated and freed is ready");
+        let place = again(&mut shard, 20..24).expect("a file that was allocated and freed is ready");
         assert_eq!((place.generation, place.flush), (Generation(2), PlaceFlush::Own));
 
         let freed = shard.free_all(place.assign.unwrap().log);
@@ -745,7 +746,7 @@ mod tests {
         shard.settle();
         let name = format!("/data/files/00000001-{:08x}", place.file.number());
         assert!(shard.drive.disk.is_durable_zeros(&name), "{name} of {:?}", shard.drive.disk.names());
-        assert_eq!(again(&mut shard).map(|place| place.flush), Some(PlaceFlush::Cycle));
+        assert_eq!(again(&mut shard, 24..30).map(|place| place.flush), Some(PlaceFlush::Cycle));
     }
 
     #[test]
