@@ -6,7 +6,7 @@ use tidegate_broker::mutants::Mutant;
 /// About a minute and a half of both cores of a small machine.
 const SEEDS: u64 = 1000;
 /// About half a minute.
-const SEEDS_OF_SHARDS: u64 = 20;
+const SEEDS_OF_SHARDS: u64 = 500;
 /// A planted bug must show within so many seeds.
 const BUDGET: u64 = 300;
 

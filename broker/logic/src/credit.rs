@@ -366,6 +366,11 @@ impl ProducePool {
         self.accounts.get(&holder).map_or((0, 0), |account| (account.received, account.limit))
     }
 
+    /// The limit of a connection; none: it has no account.
+    pub fn limit(&self, holder: Holder) -> Option<u64> {
+        self.accounts.get(&holder).map(|account| account.limit)
+    }
+
     /// Connections that wait for credit.
     pub fn waiting(&self) -> usize {
         self.waiting.running.len() + self.waiting.starting.len()

@@ -61,10 +61,7 @@ impl Shard {
         }
         self.credit_askers.retain(|id| grants.iter().all(|grant| grant.holder != id.holder()));
         for id in std::mem::take(&mut self.credit_askers) {
-            let (_, limit) = self.pool.counters(id.holder());
-            if self.is_news(id, reason) {
-                grants.push(Grant { holder: id.holder(), limit });
-            }
+            self.tell_reason(id, reason);
         }
         for Grant { holder, limit } in grants.drain(..) {
             let credit = Credit { scope: Scope::Produce, limit, reason, wanted: 0 };
@@ -82,23 +79,22 @@ impl Shard {
         }
     }
 
-    /// Whether a connection does not know yet that it waits, and for this. Once until something changes: a client may ask
-    /// again whenever it hears of credit.
-    fn is_news(&mut self, id: ConnectionId, reason: Reason) -> bool {
+    /// Tells a connection that it waits, and for what, unless it knows. Once until something changes: a client may ask again
+    /// whenever it hears of credit. One that is ending has no account any more, and hears nothing.
+    fn tell_reason(&mut self, id: ConnectionId, reason: Reason) {
+        let Some(limit) = self.pool.limit(id.holder()) else { return };
         let told = self.connections.get_mut(&id).map(|connection| connection.told.replace(reason));
-        told.is_some_and(|told| told != Some(reason))
+        if told.is_some_and(|told| told != Some(reason)) {
+            let credit = Credit { scope: Scope::Produce, limit, reason, wanted: 0 };
+            self.send(id, |out| credit.encode(out));
+        }
     }
 
     /// Those whose frames wait for room in the logs hear for what; their clients see only that no reply comes.
     pub(super) fn credit_explain(&mut self) {
         let reason = self.wait_reason();
         for at in 0..self.room_waiters.len() {
-            let id = self.room_waiters[at];
-            if self.is_news(id, reason) {
-                let (_, limit) = self.pool.counters(id.holder());
-                let credit = Credit { scope: Scope::Produce, limit, reason, wanted: 0 };
-                self.send(id, |out| credit.encode(out));
-            }
+            self.tell_reason(self.room_waiters[at], reason);
         }
     }
 

@@ -398,7 +398,7 @@ impl Shard {
             self.connections_find_room(ops);
             stop = match self.phase {
                 Phase::Starting | Phase::Serving | Phase::Failed => Loop::Continue,
-                Phase::Draining | Phase::Flushing | Phase::Closing => self.stop_goes_on(),
+                Phase::Draining | Phase::Flushing | Phase::Closing => self.stop_goes_on(ops),
             };
             if self.phase != Phase::Closing {
                 // Once the logs have stopped, nothing of theirs is put under way again.
@@ -481,9 +481,10 @@ impl Shard {
     }
 
     /// The way to the end: what is under way ends, the logs flush and write their checkpoint, sockets are closed.
-    fn stop_goes_on(&mut self) -> Loop {
+    fn stop_goes_on(&mut self, ops: &mut Vec<Op>) -> Loop {
         let overdue = self.now.mono_ns >= self.stop_due_ns;
         if self.phase == Phase::Draining {
+            self.orders_wait_no_more(ops);
             let orders_idle = self.orders.as_ref().is_none_or(Orders::is_idle);
             let offsets_idle = self.offsets.values().all(offset::StoredOffsets::is_idle);
             let partitions_idle = self.partitions.values().all(|partition| partition.waiting() == 0);

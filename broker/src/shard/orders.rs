@@ -150,6 +150,17 @@ impl Shard {
         }
     }
 
+    /// The broker stops: what is decided is answered although not every shard has heard of it. Some may have ended already, and none
+    /// serves again before it has the whole table.
+    pub(super) fn orders_wait_no_more(&mut self, ops: &mut Vec<Op>) {
+        let Some(orders) = &mut self.orders else { return };
+        for news in std::mem::take(&mut orders.news) {
+            for (asker, answer) in news.answers {
+                self.answer(asker, Ok(answer), ops);
+            }
+        }
+    }
+
     /// The table, or news of it, has come from shard 0: this shard makes and removes logs to match.
     pub(super) fn topics_came(&mut self, whole: bool, records: &[MetadataRecord], ops: &mut Vec<Op>) {
         for record in records {

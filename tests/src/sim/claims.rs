@@ -252,9 +252,8 @@ impl Claims {
         let claim = self.stored.entry((group.to_string(), log)).or_default();
         let fits = told == claim.firm || told.is_some_and(|told| claim.maybe.contains(&told));
         assert!(fits, "{log:?}: the stored offset of {group} is {told:?}, but {claim:?}");
-        // What was read once stays.
+        // What was read once stays, until something whose outcome is not known comes behind it.
         claim.firm = told;
-        claim.maybe.clear();
     }
 
     /// Everything has been read: `seen` holds every base offset of the partition that is there now.
