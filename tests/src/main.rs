@@ -1,11 +1,18 @@
 //! Harnesses that are too long, or need too much of the machine, for a unit test. Each ends in a line
 //! `<name>: N passed, N failed` and an exit code that is not 0 if anything failed.
 
+use std::alloc::System;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+use tests::fuzz::command as fuzz;
 use tests::sim::command as sim;
 use tests::{crash, kill, partitions};
+
+/// Counts what is asked of it, for the bounds that `fuzz` checks.
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 #[derive(Parser)]
 #[command(about = "Harnesses of Tidegate")]
@@ -18,6 +25,8 @@ struct Args {
 enum Harness {
     /// Recover the real broker from crash states of a real filesystem. Needs root, /dev/fuse and loop devices.
     Crash(crash::CrashArgs),
+    /// Feed every decoder, and a whole broker, inputs that are nearly right.
+    Fuzz(fuzz::FuzzArgs),
     /// Kill the real broker in the middle of acknowledged produces.
     Kill(kill::KillArgs),
     /// Create, restart and use a thousand partitions.
@@ -38,6 +47,12 @@ async fn main() -> ExitCode {
             println!("acknowledged records checked {}: {:?}", report.verdict.checked, report.verdict);
             ("crash", report.images, report.verdict.is_clean() && report.verdict.checked > 0)
         }),
+        Harness::Fuzz(args) => {
+            fuzz::fuzz_all(&args).map_err(std::io::Error::other).map(|(text, targets, is_well)| {
+                print!("{text}");
+                ("fuzz", targets, is_well)
+            })
+        }
         Harness::Kill(args) => kill::run(&args).await.map(|(verdict, acks)| {
             println!(
                 "kill -9: {} cycles, {acks} acks; checked {}: {verdict:?}",

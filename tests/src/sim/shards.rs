@@ -58,31 +58,6 @@ impl ShardsScript {
         }
     }
 
-    /// Bounds as tiny as those of the logs below.
-    fn shard_limits(&self) -> ShardLimits {
-        let batch_bytes_max = self.shape.batch_bytes_max as u32;
-        let frame_bytes_max = batch_bytes_max + 4096;
-        let mut limits = ShardLimits {
-            frame_bytes_max,
-            control_bytes_max: frame_bytes_max.min(16 << 10),
-            ..ShardLimits::default()
-        };
-        limits.produce.overshoot_bytes = frame_bytes_max.into();
-        limits.produce.window_bytes = batch_bytes_max.into();
-        limits.produce.start_bytes = limits.produce.window_bytes.min(4 << 10);
-        limits.produce.pool_bytes = 4 * u64::from(frame_bytes_max);
-        limits.read_bytes_max = 16 << 10;
-        limits.turn_read_bytes_max = 64 << 10;
-        limits.heartbeat_ms = 50;
-        limits.credit_idle_ms = 100;
-        limits.producer_ids_lease = 2;
-        limits.snapshot_bytes_min = 8 << 10;
-        limits.topics.batch_bytes_max = batch_bytes_max;
-        limits.topics.partitions_per_topic_max = 16;
-        limits.page_bytes = 1024;
-        limits
-    }
-
     fn add_peers(&mut self, world: &mut World) {
         self.has_peers = true;
         let scene = &self.scene;
@@ -121,7 +96,7 @@ impl Script for ShardsScript {
                 cluster: opened.superblock.cluster,
                 incarnation: opened.incarnation,
                 seed: self.random.word(),
-                limits: self.shard_limits(),
+                limits: shard_limits(&self.shape),
                 facts: Vec::new(),
                 advertised: vec![String::new(); usize::from(self.shard_count)],
                 storage: Storage::Durable,
@@ -198,4 +173,29 @@ impl Script for ShardsScript {
     fn counts(&self) -> Counts {
         self.scene.borrow().claims.counts()
     }
+}
+
+/// Bounds as tiny as those of the logs below.
+pub fn shard_limits(shape: &Shape) -> ShardLimits {
+    let batch_bytes_max = shape.batch_bytes_max as u32;
+    let frame_bytes_max = batch_bytes_max + 4096;
+    let mut limits = ShardLimits {
+        frame_bytes_max,
+        control_bytes_max: frame_bytes_max.min(16 << 10),
+        ..ShardLimits::default()
+    };
+    limits.produce.overshoot_bytes = frame_bytes_max.into();
+    limits.produce.window_bytes = batch_bytes_max.into();
+    limits.produce.start_bytes = limits.produce.window_bytes.min(4 << 10);
+    limits.produce.pool_bytes = 4 * u64::from(frame_bytes_max);
+    limits.read_bytes_max = 16 << 10;
+    limits.turn_read_bytes_max = 64 << 10;
+    limits.heartbeat_ms = 50;
+    limits.credit_idle_ms = 100;
+    limits.producer_ids_lease = 2;
+    limits.snapshot_bytes_min = 8 << 10;
+    limits.topics.batch_bytes_max = batch_bytes_max;
+    limits.topics.partitions_per_topic_max = 16;
+    limits.page_bytes = 1024;
+    limits
 }
