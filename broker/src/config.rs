@@ -171,6 +171,22 @@ pub const KEYS: &[Key] = &[
               smaller than 20 GiB. 0: until the drive is full.",
     },
     Key {
+        name: "scrub_mib_per_s",
+        kind: Kind::Number { min: 0, max: 1 << 20 },
+        default: "8",
+        unit: "MiB",
+        doc: "What each shard reads a second at most to look for damage that nobody has come across yet: all runs of its data files \
+              and its journal. Reads of clients go first. 0: it does not look.",
+    },
+    Key {
+        name: "scrub_interval_s",
+        kind: Kind::Number { min: 1, max: 10 * 365 * 24 * 3600 },
+        default: "604800",
+        unit: "seconds",
+        doc: "From the beginning of one such pass over everything to that of the next, if it is done by then. The first begins a \
+              minute after the start, or after this time if that is less.",
+    },
+    Key {
         name: "port_file",
         kind: Kind::Path,
         default: "",
@@ -333,6 +349,7 @@ impl RawConfig {
         let (memory, connections) = (self.number("memory"), self.number("connections"));
         let io_memory = self.number("io_memory");
         let floor = self.optional_number("free_space_floor");
+        let (scrub_mib, scrub_s) = (self.number("scrub_mib_per_s"), self.number("scrub_interval_s"));
         if let (Some(listen), Some(false)) = (listen, insecure)
             && !listen.ip().is_loopback()
         {
@@ -361,7 +378,12 @@ impl RawConfig {
                 cluster: cluster?.map(|uuid| ClusterId(uuid.into_bytes())),
                 limits: Limits {
                     memory_bytes: usize::try_from(memory?).ok()?,
-                    files: FileLimits { floor_bytes: floor?, ..FileLimits::DEFAULT },
+                    files: FileLimits {
+                        floor_bytes: floor?,
+                        scrub_bytes_per_s: scrub_mib? << 20,
+                        scrub_interval_ns: scrub_s? * 1_000_000_000,
+                        ..FileLimits::DEFAULT
+                    },
                     ..Limits::DEFAULT
                 },
                 connections_max: usize::try_from(connections?).ok()?,

@@ -89,6 +89,10 @@ pub struct FileLimits {
     pub space_look_ns: u64,
     /// Nanoseconds after which ready files of a size that nobody has taken go back to the drive.
     pub class_idle_ns: u64,
+    /// Bytes that the scrub reads a second at most; 0: there is none.
+    pub scrub_bytes_per_s: u64,
+    /// Nanoseconds from the beginning of one pass of the scrub to that of the next.
+    pub scrub_interval_ns: u64,
 }
 
 impl FileLimits {
@@ -106,6 +110,8 @@ impl FileLimits {
         floor_bytes: None,
         space_look_ns: 1_000_000_000,
         class_idle_ns: 3_600_000_000_000,
+        scrub_bytes_per_s: 8 << 20,
+        scrub_interval_ns: 7 * 24 * 3_600 * 1_000_000_000,
     };
 
     const fn check(&self, run_bytes_max: usize) -> Result<(), &'static str> {

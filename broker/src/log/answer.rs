@@ -136,6 +136,13 @@ pub enum Outcome {
         /// What was found, or why not.
         result: Result<Found, ReadRefused>,
     },
+    /// The scrub was refused what a reader would be.
+    Damaged {
+        /// Which log.
+        log: TopicPartition,
+        /// What a reader would be told.
+        refused: ReadRefused,
+    },
     /// Something has begun or ended that an operator should know.
     Notice(Notice),
 }

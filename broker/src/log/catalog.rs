@@ -13,6 +13,7 @@ use super::quiet::Quiet;
 use super::reader::ColdReader;
 use super::recent::Memory;
 use super::retention::Retention;
+use super::scrub::Scrub;
 use super::segment::Segments;
 use super::state::{Log, LogIndex};
 use super::{Condition, Counts, Departure, LogOptions, Logs, ShardBoot};
@@ -31,6 +32,7 @@ impl Logs {
         let last = journal.last_sequence();
         Logs {
             limits: boot.limits,
+            scrub: Scrub::new(boot.limits.files),
             boot,
             logs: Vec::new(),
             by_id: BTreeMap::new(),
@@ -158,6 +160,7 @@ impl Logs {
             ("batches_remembered", self.batches_reserved as i64),
         ];
         stats.extend(self.segments.stats());
+        stats.extend(self.scrub.stats());
         stats.push(("produce_refused_for_room", i64::from(self.shortage.is_some())));
         stats.push(("retention_paused", i64::from(self.retention.is_paused())));
         stats

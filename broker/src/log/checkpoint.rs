@@ -240,7 +240,9 @@ impl Logs {
         let due = self.checkpoints.bytes_since() >= self.limits.checkpoint_interval_bytes;
         let stopping =
             matches!(self.condition, Condition::Stopping) && newest.sequence < last && self.cycles.len() == 0;
-        if !(due || stopping || (self.ring_is_low() && self.frees_frames(kept))) {
+        // What lies in a damaged frame has been written anew.
+        let rescued = self.scrub.rescue().is_some_and(|frame| bound > frame && last >= frame);
+        if !(due || stopping || rescued || (self.ring_is_low() && self.frees_frames(kept))) {
             return;
         }
         // Before the topics have said what they want, more is remembered of producers than has to fit.

@@ -82,6 +82,7 @@ impl Logs {
     pub fn pump(&mut self, now: Now, ops: &mut Vec<Op>) {
         self.reader.pump(&mut self.segments, ops);
         self.pass_reads_on();
+        self.scrub(now, ops);
         self.evict();
         self.retain(now, ops);
         if self.opening == 0 {
@@ -137,7 +138,7 @@ impl Logs {
         let serving = matches!(self.condition, Condition::Serving);
         let oldest = self.aging.first();
         if serving
-            && (self.ring_is_low() || self.memory_is_low())
+            && (self.ring_is_low() || self.memory_is_low() || self.scrub.rescue().is_some())
             && oldest.is_some_and(|(_, index)| self.urgency(*index).is_some())
         {
             return Some((room, Content::Entries));
@@ -174,7 +175,7 @@ impl Logs {
             content,
             touched: building.touched,
             trimmed: building.trimmed,
-            files: building.runs.iter().map(|run| run.file).collect(),
+            runs: building.runs.iter().map(|run| (run.file, run.at)).collect(),
             flush_files: own_flush.chain([ring_file]).collect(),
             writes_left: 0,
         };
@@ -533,7 +534,7 @@ impl Logs {
         for (log, start) in cycle.trimmed {
             self.outcomes.push_back(Outcome::Trimmed { log, start });
         }
-        for file in cycle.files {
+        for (file, _) in cycle.runs {
             self.segments.put_back(file);
         }
         self.segments.on_marked(cycle.mark);

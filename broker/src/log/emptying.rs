@@ -130,7 +130,8 @@ impl Logs {
             // What was moved within the part that is kept for moving stays where it is, so that the part is enough.
             age > self.limits.ring_move_bytes()
         } else {
-            age > old || (self.memory_is_low() && self.memory_is_sparse())
+            let is_damaged = self.scrub.rescue().is_some_and(|frame| oldest.frame <= frame.0);
+            is_damaged || age > old || (self.memory_is_low() && self.memory_is_sparse())
         };
         if moves {
             return Some(Urgency::Move);

@@ -8,6 +8,7 @@ use super::{Condition, Logs};
 impl Logs {
     /// Writes, flushes and checkpoints what there is, and takes no more appends.
     pub fn stop(&mut self) {
+        self.scrub.stop();
         if matches!(self.condition, Condition::Serving) {
             // Files are made until nothing waits for them any more.
             self.condition = Condition::Stopping;
@@ -38,7 +39,8 @@ impl Logs {
             && !self.checkpoints.is_busy()
             && self.opening == 0
             && self.segments.is_idle()
-            && self.reader.is_idle();
+            && self.reader.is_idle()
+            && self.scrub.is_idle();
         match &self.condition {
             Condition::Serving => false,
             Condition::Stopping => {

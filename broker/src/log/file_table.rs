@@ -4,6 +4,7 @@
 //! [`FileTable::run`], live and in replay alike; what they refuse cannot have been written by a sound shard.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 
 use tidegate_protocol::disk::checkpoint::{FileOwner, FileState};
 use tidegate_protocol::disk::entry::{Assign, Free, RunMark};
@@ -245,6 +246,13 @@ impl FileTable {
     /// All files, by id.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (FileId, &DataFile)> {
         self.files.iter().map(|(file, data)| (*file, data))
+    }
+
+    /// The first file of a log behind that one, by id.
+    pub(crate) fn owned_after(&self, after: Option<FileId>) -> Option<(FileId, Generation, &Segment)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let files = self.files.range((from, Bound::Unbounded));
+        files.filter_map(|(file, data)| Some((*file, data.generation, data.segment.as_ref()?))).next()
     }
 
     /// A log's segments with their files, oldest first.

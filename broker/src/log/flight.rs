@@ -38,8 +38,8 @@ pub(super) struct Cycle {
     /// Logs with new records, and how far these go.
     pub(super) touched: Vec<(LogIndex, Offset)>,
     pub(super) trimmed: Vec<(TopicPartition, Offset)>,
-    /// Data files that it wrote to, one entry a run.
-    pub(super) files: Vec<FileId>,
+    /// Its runs: the data file of each, and where in it the run begins.
+    pub(super) runs: Vec<(FileId, u64)>,
     /// Files that the flush has to be called on.
     pub(super) flush_files: BTreeSet<File>,
     /// Not complete yet.
@@ -99,6 +99,12 @@ impl Cycles {
     /// Files on which the flush of one cycle has to be called, of the cycle with the most.
     pub(super) fn files_to_flush(&self) -> usize {
         self.in_flight.iter().map(|cycle| cycle.flush_files.len()).max().unwrap_or(0)
+    }
+
+    /// Where the first run of a data file begins that is not flushed yet, if there is one.
+    pub(super) fn unflushed_from(&self, file: FileId) -> Option<u64> {
+        let runs = self.in_flight.iter().flat_map(|cycle| &cycle.runs);
+        runs.filter(|(of, _)| *of == file).map(|(_, at)| *at).min()
     }
 
     /// Whether no op is under way.

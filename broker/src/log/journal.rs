@@ -172,6 +172,17 @@ impl Journal {
         self.held.front().map(|f| f.sequence)
     }
 
+    /// Frames from that sequence on that must not be overwritten, oldest first.
+    pub(super) fn held_from(&self, sequence: FrameSequence) -> impl Iterator<Item = &HeldFrame> {
+        let first = self.held.partition_point(|frame| frame.sequence < sequence);
+        self.held.range(first..)
+    }
+
+    /// Where the file of the ring begins that follows the one of a place.
+    pub(super) fn next_file_from(&self, at: u64) -> u64 {
+        (at / self.file_bytes + 1) * self.file_bytes % self.ring_bytes
+    }
+
     /// Bytes from a place in the ring forward to the head.
     pub(super) fn bytes_behind_head(&self, at: u64) -> u64 {
         (self.head + self.ring_bytes - at) % self.ring_bytes

@@ -7,7 +7,7 @@
 //! Reading order: this file (what there is), `append` (a batch gets its place), `cycle` (it is written and flushed) with
 //! `flight` (its memory), [`reader`] (it is read again) with `recent` (the tail in memory). Then what serves these: `state` (one log,
 //! live and in replay), [`journal`] (the ring), [`segment`] (the data files, with `pool` and `space`), `emptying`, `room`,
-//! `quiet`, `checkpoint`, `catalog`, `ending`, [`notice`] (what an operator is told); at last
+//! `quiet`, `scrub` (reads what nobody asks for), `checkpoint`, `catalog`, `ending`, [`notice`] (what an operator is told); at last
 //! [`recover`] over [`decision`] (its tables) and `scan`, and [`reshard`].
 
 pub mod answer;
@@ -34,6 +34,7 @@ pub mod reshard;
 mod retention;
 mod room;
 mod scan;
+mod scrub;
 pub mod segment;
 mod space;
 mod state;
@@ -61,6 +62,7 @@ use self::quiet::{QUIET_TIMER, Quiet};
 use self::reader::{ColdFind, ColdReader};
 use self::recent::Memory;
 use self::retention::Retention;
+use self::scrub::{SCRUB, Scrub};
 use self::segment::Segments;
 use self::state::{Log, LogIndex, LostFrames};
 use crate::limits::Limits;
@@ -190,6 +192,7 @@ pub struct Logs {
     memory: Memory,
     segments: Segments,
     reader: ColdReader,
+    scrub: Scrub,
     retention: Retention,
     next_ticket: u64,
     /// Searches that go on in memory if the data files have nothing.
@@ -339,13 +342,26 @@ impl Logs {
             }
             Event::Flushed { tag, result, .. } if tag.0 >> 48 == CHECKPOINT => {
                 match self.checkpoints.on_flushed(result) {
-                    Ok(bound) => self.journal.free_below(bound),
+                    Ok(bound) => {
+                        self.journal.free_below(bound);
+                        self.scrub_checkpointed();
+                    }
                     Err(fault) => self.fail(fault),
                 }
             }
             Event::Timer { tag } if tag == QUIET_TIMER => self.quiet.timer_at_ns = None,
+            Event::Read { tag, .. } | Event::Timer { tag } if tag.0 >> 48 == SCRUB => {
+                self.on_scrub_event(event);
+            }
             Event::Read { .. } => self.reader.on_event(event, &mut self.segments),
-            other if is_of_data_files(&other) => self.segments.on_event(now, other, ops),
+            other if is_of_data_files(&other) => {
+                if let Event::Opened { file, result: Err(fault) } = &other
+                    && let Some(file) = self.segments.handles.file_of(*file)
+                {
+                    self.scrub_open_failed(file, fault.clone());
+                }
+                self.segments.on_event(now, other, ops);
+            }
             other => panic!("an event that nobody asked for: {other:?}"),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use tidegate_protocol::ids::{FileId, FrameSequence};
 use tidegate_reactor::op::Fault;
 
 /// Why the drive has no room for what producers send. Reads, commits, deletes and trims go on.
@@ -39,13 +40,42 @@ pub enum Notice {
     },
     /// The clock is believed again.
     AgeRetentionResumed,
+    /// A run does not match its checksums, and no record in it is damaged: its pad is.
+    RunUnsound {
+        /// The data file.
+        file: FileId,
+        /// Where the run begins, in bytes.
+        at: u64,
+    },
+    /// The scrub could not read a file from there on.
+    NotScrubbed {
+        /// The file.
+        file: String,
+        /// From where on, in bytes.
+        at: u64,
+        /// What failed.
+        fault: Fault,
+    },
+    /// A frame of the journal is damaged that may still be needed.
+    FrameDamaged {
+        /// The file of the ring.
+        file: String,
+        /// Where the frame begins, in bytes.
+        at: u64,
+        /// Its sequence.
+        frame: FrameSequence,
+    },
 }
 
 impl Notice {
     /// Whether something is not as it should be from now on.
     pub fn is_trouble(&self) -> bool {
         match self {
-            Notice::ProduceRefused(_) | Notice::AgeRetentionPaused { .. } => true,
+            Notice::ProduceRefused(_)
+            | Notice::AgeRetentionPaused { .. }
+            | Notice::RunUnsound { .. }
+            | Notice::NotScrubbed { .. }
+            | Notice::FrameDamaged { .. } => true,
             Notice::ProduceTaken | Notice::AgeRetentionResumed => false,
         }
     }
@@ -87,6 +117,21 @@ impl fmt::Display for Notice {
                      broker again if it is"
                 )
             }
+            Notice::RunUnsound { file, at } => write!(
+                f,
+                "data file {file}: the run at byte {at} is damaged in a place that holds no record; every record in it is sound, \
+                 but the drive has changed what was stored: look after the drive"
+            ),
+            Notice::NotScrubbed { file, at, fault } => write!(
+                f,
+                "{file} cannot be read from byte {at} on ({fault}) and is not checked further; look after the drive, \
+                 and keep the file"
+            ),
+            Notice::FrameDamaged { file, at, frame } => write!(
+                f,
+                "journal frame {frame} at byte {at} of {file} is damaged; its records are still in memory and are written anew, \
+                 so that nothing is lost while this broker runs: let it run, and look after the drive"
+            ),
             Notice::AgeRetentionResumed => {
                 f.write_str("retention by age goes on: the wall clock is where it should be")
             }

@@ -153,7 +153,7 @@ impl Logs {
         }
     }
 
-    fn ticket(&mut self) -> u64 {
+    pub(super) fn ticket(&mut self) -> u64 {
         self.next_ticket += 1;
         self.next_ticket
     }
@@ -161,6 +161,12 @@ impl Logs {
     /// Passes on what cold reads have brought; a search that has found nothing goes on in memory.
     pub(super) fn pass_reads_on(&mut self) {
         for (ticket, done) in self.reader.take_done() {
+            if self.scrub.awaits(ticket) {
+                if let Done::Batches(result) = done {
+                    self.on_read_again(result);
+                }
+                continue;
+            }
             self.outcomes.push_back(match done {
                 Done::Batches(result) => {
                     let log = self.reads.remove(&ticket).expect("every read ends once");
@@ -286,6 +292,11 @@ impl ColdReader {
     /// Whether nothing is under way or waiting.
     pub fn is_idle(&self) -> bool {
         self.jobs.is_empty() && self.done.is_empty()
+    }
+
+    /// Whether a read waits for its turn at the drive.
+    pub(super) fn is_waited_for(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Bytes read from data files since the start.

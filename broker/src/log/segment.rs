@@ -572,6 +572,7 @@ mod tests {
             floor_bytes: Some(256 * KIB),
             space_look_ns: 1_000_000_000,
             class_idle_ns: 60_000_000_000,
+            ..FileLimits::DEFAULT
         };
         SegmentsConfig { root: "/data".into(), journal: JournalId(1), reach: FlushReach::AllFiles, limits }
     }

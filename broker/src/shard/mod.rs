@@ -431,6 +431,7 @@ impl Shard {
                 Outcome::Notice(notice) => {
                     ops.push(Op::Report { letter: Box::new(Report::Notice { shard: self.me, notice }) });
                 }
+                Outcome::Damaged { log, refused } => drop(self.read_refused(log, refused)),
                 Outcome::Trimmed { log, start } => self.trimmed(log, start, ops),
                 Outcome::ReadDone { ticket, result } => self.read_done(ticket, result),
                 Outcome::FindDone { ticket, result } => {

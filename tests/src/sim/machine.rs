@@ -73,6 +73,8 @@ impl Shape {
                 floor_bytes: random.pick(&[None, Some(0), Some(1 << 20)]),
                 space_look_ns: random.pick(&[5_000_000, 200_000_000]),
                 class_idle_ns: random.pick(&[10_000_000, 500_000_000, 3_600_000_000_000]),
+                scrub_bytes_per_s: random.pick(&[0, 1 << 20, 1 << 30]),
+                scrub_interval_ns: random.pick(&[20_000_000, 1_000_000_000]),
             },
             mark_after_ns: 10_000_000,
             mark_flush_after_ns: 1_000_000_000,

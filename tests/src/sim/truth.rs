@@ -34,6 +34,7 @@ pub struct TruthCounts {
     pub reads: u64,
     pub searches: u64,
     pub damage_named: u64,
+    pub damage_scrubbed: u64,
     pub batches_read: u64,
     /// Batches that a crash took although they had been appended.
     pub batches_lost_unacknowledged: u64,
@@ -117,6 +118,7 @@ impl Truth {
             ("reads", c.reads),
             ("searches by time", c.searches),
             ("ranges refused as damaged", c.damage_named),
+            ("damage that the scrub has told", c.damage_scrubbed),
             ("batches read", c.batches_read),
             ("batches lost unacknowledged", c.batches_lost_unacknowledged),
             ("trims", c.trims),

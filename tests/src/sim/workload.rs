@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
+use tidegate_broker::log::notice::Notice;
 use tidegate_broker::log::{
     AppendRefused, CreateRefused, FindStart, Found, IncomingBatch, LogOptions, Logs, Outcome, ReadBatches,
     ReadRefused, ReadStart,
@@ -334,6 +335,23 @@ impl LogsTurn {
                     let search = self.desk(state).searching.remove(&ticket);
                     let (log, query, durable) = search.expect("a search that was asked for");
                     self.search_done(state, log, query, durable, result);
+                }
+                Outcome::Damaged { log, refused } => {
+                    let ReadRefused::Damaged { file, upto, .. } = &refused else {
+                        panic!("{log:?}: the scrub tells {refused:?}");
+                    };
+                    let named = state.rot.as_ref().is_some_and(|rot| file.contains(rot.as_str()));
+                    assert!(named, "{log:?}: {file} is called damaged below {upto}, but {:?} is", state.rot);
+                    state.truth.counts.damage_scrubbed += 1;
+                }
+                Outcome::Notice(Notice::RunUnsound { file, .. }) => {
+                    let name = file.to_string();
+                    assert!(state.rot.as_ref() == Some(&name), "{name} is damaged, but {:?} is", state.rot);
+                }
+                Outcome::Notice(Notice::FrameDamaged { file, frame, .. }) => {
+                    let named = state.rot.as_ref() == Some(&file);
+                    assert!(named, "frame {frame} of {file} is damaged, but {:?} is", state.rot);
+                    state.truth.counts.damage_scrubbed += 1;
                 }
                 Outcome::Notice(_) => {}
             }
