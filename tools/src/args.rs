@@ -349,7 +349,8 @@ pub(crate) struct StatusArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  tg dump ./tidegate-data                 superblock, checkpoints, journals, data files\n  \
-        tg dump ./tidegate-data/superblock\n  tg dump ./tidegate-data -o json | jq .\n\n\
+        tg dump ./tidegate-data/superblock\n  tg dump ./tidegate-data -o json | jq .\n  \
+        tg dump --verify ./tidegate-data        only what is damaged: file, bytes, topic, partition, offsets\n\n\
         Reads only; a running broker may be writing meanwhile, and what it writes may look torn."
 )]
 pub(crate) struct DumpArgs {
@@ -359,6 +360,10 @@ pub(crate) struct DumpArgs {
     /// Also every batch of every extent.
     #[arg(long)]
     pub(crate) batches: bool,
+    /// Check everything that a data directory needs, the checksum of every batch included, and show only what is damaged or
+    /// missing. Exit code 6 if anything is.
+    #[arg(long, conflicts_with = "batches")]
+    pub(crate) verify: bool,
 }
 
 /// `tg demo`

@@ -48,12 +48,14 @@ pub(crate) async fn run(client: Client, args: StatusArgs, out: &mut Out) -> Resu
     out.table(&head, &rows)
 }
 
-/// Every counter summed over the shards, in the broker's order.
+/// Every counter summed over the shards, in the broker's order; of times the earliest.
 pub(crate) fn sums(status: &StatusReply) -> Vec<(String, i64)> {
     let mut sums: Vec<(String, i64)> = Vec::new();
     // A shard's own number is no count.
     for (name, value) in status.shards.iter().flatten().filter(|(name, _)| name != "shard") {
         match sums.iter_mut().find(|(n, _)| n == name) {
+            // What all shards have done since the earliest of these times.
+            Some((_, least)) if name.ends_with("_at_ms") => *least = (*least).min(*value),
             Some((_, sum)) => *sum += value,
             None => sums.push((name.clone(), *value)),
         }

@@ -28,7 +28,7 @@ use crate::exit::{Code, Failure};
 use crate::output::{Out, bytes_text, grouped};
 use crate::time;
 
-use promised::Finding;
+use promised::{Checked, Counts, Finding};
 use text::{
     batch_text, checkpoint_text, entry_json, entry_text, extent_json, extent_text, file_name, file_text,
     files_json, log_json, log_text, logs_json, topic_text,
@@ -46,11 +46,18 @@ pub(crate) fn run(args: &DumpArgs, out: &mut Out) -> Result<(), Failure> {
     let path = &args.path;
     let metadata = path.metadata().map_err(|e| unreadable(path, &e))?;
     let kind = if metadata.is_file() { Kind::File } else { kind_of(path)? };
+    if args.verify && kind != Kind::Whole {
+        return Err(Failure::new(Code::Usage, "--verify judges a data directory as a whole")
+            .place(path.display().to_string())
+            .fix("name the directory that a broker was started with (--data), or leave --verify out"));
+    }
+    let checked = if kind == Kind::Whole { promised::check(path)? } else { Checked::default() };
+    if args.verify {
+        return verdict(path, &checked, out);
+    }
     let mut files = Vec::new();
     collect(path, &mut files)?;
-    let findings = if kind == Kind::Whole { promised::check(path)? } else { Vec::new() };
-    let mut dump =
-        Dump { kind, batches: args.batches, structures: 0, unknown: 0, newer: None, findings, out };
+    let mut dump = Dump { kind, batches: args.batches, structures: 0, unknown: 0, newer: None, checked, out };
     for file in &files {
         dump.file(file)?;
         if dump.newer.is_some() && file.ends_with(SUPERBLOCK) {
@@ -115,7 +122,7 @@ struct Dump<'a> {
     /// The format of a structure that a later version wrote.
     newer: Option<u32>,
     /// What is damaged or missing; of a data directory it is known before the first file is shown.
-    findings: Vec<Finding>,
+    checked: Checked,
     out: &'a mut Out,
 }
 
@@ -172,7 +179,7 @@ impl Dump<'_> {
     /// Blocks in a row that are no structure end at `end`.
     fn filled(&mut self, path: &Path, filler: Option<(Filler, u64)>, end: u64) -> Result<(), Failure> {
         let Some((kind, at)) = filler else { return Ok(()) };
-        let needed = self.findings.iter().any(|f| f.path == path && (at..end).contains(&f.at));
+        let needed = self.checked.findings.iter().any(|f| f.path == path && (at..end).contains(&f.at));
         let (name, text) = match kind {
             Filler::Zeros => ("zeros", "zeros"),
             Filler::Unknown if needed => ("unknown", "no structure begins here, DAMAGED"),
@@ -208,21 +215,28 @@ impl Dump<'_> {
     }
 
     /// A structure that is not whole. In a data directory that may be as it should: a torn end that nothing needs.
-    fn not_whole(&mut self, place: Place<'_>, what: &str, error: DiskError) -> Result<u64, Failure> {
+    fn not_whole(
+        &mut self,
+        place: Place<'_>,
+        bytes: u64,
+        what: &str,
+        error: DiskError,
+    ) -> Result<u64, Failure> {
         if let DiskErrorKind::Format(format) = error.kind {
             self.newer = Some(format.into());
             self.structure(place, error.to_string(), json!({ "kind": what, "format": format }))?;
             return Ok(BLOCK as u64);
         }
-        self.damage(place, what, &error.to_string())
+        self.damage(place, bytes, what, &error.to_string())
     }
 
-    fn damage(&mut self, place: Place<'_>, what: &str, error: &str) -> Result<u64, Failure> {
+    fn damage(&mut self, place: Place<'_>, bytes: u64, what: &str, error: &str) -> Result<u64, Failure> {
         if self.kind != Kind::Whole {
-            let finding = Finding { path: place.path.to_owned(), at: place.at, what: error.to_owned() };
-            self.findings.push(finding);
+            let (path, at, what) = (place.path.to_owned(), place.at, error.to_owned());
+            self.checked.findings.push(Finding { path, at, bytes: None, records: None, what });
         }
-        if self.findings.iter().any(|f| f.path == place.path && f.at == place.at) {
+        let within = place.at..place.at + bytes;
+        if self.checked.findings.iter().any(|f| f.path == place.path && within.contains(&f.at)) {
             let object = json!({ "kind": what, "damaged": error });
             self.structure(place, format!("{what}, DAMAGED: {error}"), object)?;
         } else {
@@ -234,39 +248,16 @@ impl Dump<'_> {
 
     /// The count, and how the command ends.
     fn verdict(self, path: &Path) -> Result<(), Failure> {
-        let Dump { kind, structures, unknown, newer, findings, out, .. } = self;
-        for finding in &findings {
-            let file = finding.path.display().to_string();
-            match out.is_json() {
-                true => out.json(
-                    &json!({ "kind": "damage", "file": file, "at": finding.at, "what": finding.what }),
-                )?,
-                false => out.line(format!("DAMAGED: {finding}"))?,
-            }
-        }
-        let damaged = findings.len() as u64;
+        let Dump { kind, structures, unknown, newer, checked, out, .. } = self;
+        tell(&checked, out)?;
+        let damaged = checked.findings.len() as u64;
         match out.is_json() {
             true => out.json(&json!({ "kind": "summary", "structures": structures, "damaged": damaged }))?,
             false => {
                 out.line(format!("{} structures, {} damaged", grouped(structures), grouped(damaged)))?;
             }
         }
-        if let Some(found) = newer {
-            return Err(Failure::new(Code::Failed, "it was written by a later version and cannot be judged")
-                .place(path.display().to_string())
-                .limit(format!("this build reads up to format {FORMAT}"))
-                .current(format!("format {found}"))
-                .fix("use the tg of the version that wrote it, or a later one"));
-        }
-        if let Some(first) = findings.first() {
-            let verb = if damaged == 1 { "structure is" } else { "structures are" };
-            return Err(Failure::new(Code::Differs, format!("{damaged} {verb} damaged or missing"))
-                .place(format!("{} at byte {}", first.path.display(), first.at))
-                .fix(
-                    "if a broker serves the directory, stop it and dump again: what it is writing looks damaged; else \
-                     keep the directory as it is",
-                ));
-        }
+        fail(path, newer, &checked)?;
         if kind == Kind::File && structures == 0 && unknown > 0 {
             return Err(Failure::new(Code::NotFound, "there is no structure of a data directory in it")
                 .place(path.display().to_string())
@@ -286,7 +277,7 @@ impl Dump<'_> {
                 self.structure(place, text, json!({ "kind": "superblock", "format": format }))?;
                 return Ok(BLOCK as u64);
             }
-            Err(error) => return self.damage(place, "superblock", &error.to_string()),
+            Err(error) => return self.damage(place, BLOCK as u64, "superblock", &error.to_string()),
         };
         let (state, other) = match &superblock.state {
             State::Initialising => ("initialising", None),
@@ -327,13 +318,13 @@ impl Dump<'_> {
     fn frame(&mut self, file: &File, place: Place<'_>, block: &[u8]) -> Result<u64, Failure> {
         let header = match FrameHeader::decode(block) {
             Ok(header) => header,
-            Err(error) => return self.not_whole(place, "frame", error),
+            Err(error) => return self.not_whole(place, BLOCK as u64, "frame", error),
         };
         let bytes = read(file, place, header.bytes as usize)?;
         let frame = match Frame::decode_whole(&bytes) {
             Ok(frame) => frame,
             Err(error) => {
-                self.not_whole(place, "frame", error)?;
+                self.not_whole(place, header.bytes.into(), "frame", error)?;
                 return Ok(header.bytes.into());
             }
         };
@@ -368,13 +359,13 @@ impl Dump<'_> {
     fn checkpoint(&mut self, file: &File, place: Place<'_>, block: &[u8]) -> Result<u64, Failure> {
         let length = match checkpoint::decode_header(block) {
             Ok((_, length)) => length,
-            Err(error) => return self.not_whole(place, "checkpoint", error),
+            Err(error) => return self.not_whole(place, BLOCK as u64, "checkpoint", error),
         };
         let bytes = read(file, place, length as usize)?;
         let (header, body) = match checkpoint::decode(&bytes) {
             Ok(whole) => whole,
             Err(error) => {
-                self.not_whole(place, "checkpoint", error)?;
+                self.not_whole(place, length, "checkpoint", error)?;
                 return Ok(length);
             }
         };
@@ -407,13 +398,13 @@ impl Dump<'_> {
     fn run(&mut self, file: &File, place: Place<'_>, block: &[u8]) -> Result<u64, Failure> {
         let header = match RunHeader::decode(block) {
             Ok(header) => header,
-            Err(error) => return self.not_whole(place, "run", error),
+            Err(error) => return self.not_whole(place, BLOCK as u64, "run", error),
         };
         let bytes = read(file, place, header.bytes as usize)?;
         let extents = match RunHeader::decode_whole(&bytes) {
             Ok((_, extents)) => extents,
             Err(error) => {
-                self.not_whole(place, "run", error)?;
+                self.not_whole(place, header.bytes.into(), "run", error)?;
                 return Ok(header.bytes.into());
             }
         };
@@ -460,6 +451,61 @@ impl Dump<'_> {
         }
         Ok(())
     }
+}
+
+/// Everything that is damaged or missing, one line or object each.
+fn tell(checked: &Checked, out: &mut Out) -> Result<(), Failure> {
+    for finding in &checked.findings {
+        match out.is_json() {
+            true => out.json(&finding.object(&checked.names))?,
+            false => out.line(format!("DAMAGED: {}", finding.text(&checked.names)))?,
+        }
+    }
+    Ok(())
+}
+
+/// Why what was found is no success.
+fn fail(path: &Path, newer: Option<u32>, checked: &Checked) -> Result<(), Failure> {
+    if let Some(found) = newer {
+        return Err(Failure::new(Code::Failed, "it was written by a later version and cannot be judged")
+            .place(path.display().to_string())
+            .limit(format!("this build reads up to format {FORMAT}"))
+            .current(format!("format {found}"))
+            .fix("use the tg of the version that wrote it, or a later one"));
+    }
+    let Some(first) = checked.findings.first() else { return Ok(()) };
+    let damaged = checked.findings.len();
+    let verb = if damaged == 1 { "structure is" } else { "structures are" };
+    Err(Failure::new(Code::Differs, format!("{damaged} {verb} damaged or missing"))
+        .place(format!("{} at byte {}", first.path.display(), first.at))
+        .fix(
+            "if a broker serves the directory, stop it and dump again: what it is writing looks damaged; else \
+             keep the directory as it is",
+        ))
+}
+
+/// `--verify`: only what is damaged, and how much was checked.
+fn verdict(path: &Path, checked: &Checked, out: &mut Out) -> Result<(), Failure> {
+    tell(checked, out)?;
+    let Counts { superblocks, checkpoints, frames, runs, extents, batches, bytes } = checked.counts;
+    let damaged = checked.findings.len() as u64;
+    match out.is_json() {
+        true => out.json(&json!({
+            "kind": "summary", "superblocks": superblocks, "checkpoints": checkpoints, "frames": frames, "runs": runs,
+            "extents": extents, "batches": batches, "bytes": bytes, "damaged": damaged,
+        }))?,
+        false => out.line(format!(
+            "checked: {superblocks} superblock copies, {checkpoints} checkpoints, {} frames, {} runs, {} extents, {} batches, {}; \
+             {} damaged",
+            grouped(frames),
+            grouped(runs),
+            grouped(extents),
+            grouped(batches),
+            bytes_text(bytes),
+            grouped(damaged)
+        ))?,
+    }
+    fail(path, checked.newer, checked)
 }
 
 fn read(file: &File, place: Place<'_>, length: usize) -> Result<Vec<u8>, Failure> {

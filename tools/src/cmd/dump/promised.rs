@@ -6,27 +6,29 @@
 //! apart from the broker's own recovery, which is thereby checked too. Nothing is written.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use serde_json::{Value, json};
 use tidegate_broker::datadir::{JOURNALS_FIRST, data_file, journal_file};
 use tidegate_broker::limits::Limits;
+use tidegate_protocol::batch::Batches;
 use tidegate_protocol::disk::BLOCK;
 use tidegate_protocol::disk::checkpoint::{self, CheckpointBody, CheckpointHeader, ExtentPlace};
 use tidegate_protocol::disk::entry::{Carriage, Entry, RunMark, Start};
 use tidegate_protocol::disk::frame::{Frame, FrameHeader, JournalIdentity};
-use tidegate_protocol::disk::run::RunHeader;
+use tidegate_protocol::disk::run::{RUN_HEADER_BYTES, RunHeader};
 use tidegate_protocol::disk::superblock::{State as SuperblockState, Superblock, SuperblockError};
 use tidegate_protocol::extent::{ExtentHeader, identity_crc};
 use tidegate_protocol::ids::{
     FileId, FrameSequence, Incarnation, JournalId, PartitionId, TopicId, TopicPartition,
 };
+use tidegate_protocol::internal::MetadataRecord;
 
 use crate::exit::Failure;
 
-use super::text::log_text;
+use super::text::{log_json, log_text};
 use super::{Place, SUPERBLOCK, read, unreadable};
 
 /// Checkpoint slots of a journal.
@@ -38,12 +40,72 @@ pub(super) struct Finding {
     pub(super) path: PathBuf,
     /// Where it should be, in bytes from the start of the file.
     pub(super) at: u64,
+    /// How far it goes; none: not known, or a file as a whole.
+    pub(super) bytes: Option<u64>,
+    pub(super) records: Option<Records>,
     pub(super) what: String,
 }
 
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at byte {}: {}", self.path.display(), self.at, self.what)
+/// The records that lie there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Records {
+    pub(super) log: TopicPartition,
+    pub(super) from: i64,
+    /// One past the last.
+    pub(super) upto: i64,
+}
+
+/// What a check has found, and how much it has looked at.
+#[derive(Debug, Default)]
+pub(super) struct Checked {
+    pub(super) findings: Vec<Finding>,
+    /// Of all topics that the sound part of the directory knows, those that are gone included.
+    pub(super) names: BTreeMap<TopicId, String>,
+    /// The format of a superblock that a later version wrote.
+    pub(super) newer: Option<u32>,
+    pub(super) counts: Counts,
+}
+
+/// Structures that are needed and were looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) superblocks: u64,
+    pub(super) checkpoints: u64,
+    pub(super) frames: u64,
+    pub(super) runs: u64,
+    pub(super) extents: u64,
+    pub(super) batches: u64,
+    pub(super) bytes: u64,
+}
+
+impl Finding {
+    /// A line for people.
+    pub(super) fn text(&self, names: &BTreeMap<TopicId, String>) -> String {
+        let file = self.path.display();
+        let place = match self.bytes {
+            Some(bytes) => format!("{file} bytes {} to {}", self.at, self.at + bytes),
+            None => format!("{file} at byte {}", self.at),
+        };
+        let Some(Records { log, from, upto }) = self.records else {
+            return format!("{place}: {}", self.what);
+        };
+        let name =
+            names.get(&log.topic).map_or_else(|| log_text(log), |name| format!("{name}/{}", log.partition));
+        format!("{place}: {name} offsets {from} to {}: {}", upto - 1, self.what)
+    }
+
+    /// An object for scripts.
+    pub(super) fn object(&self, names: &BTreeMap<TopicId, String>) -> Value {
+        let mut object = json!({
+            "kind": "damage", "file": self.path.display().to_string(), "at": self.at, "bytes": self.bytes, "what": self.what,
+        });
+        if let Some(Records { log, from, upto }) = self.records {
+            object["topic"] = json!(names.get(&log.topic));
+            object["log"] = log_json(log);
+            object["from"] = json!(from);
+            object["upto"] = json!(upto);
+        }
+        object
     }
 }
 
@@ -51,27 +113,61 @@ impl fmt::Display for Finding {
 ///
 /// # Errors
 /// A file cannot be read.
-pub(super) fn check(root: &Path) -> Result<Vec<Finding>, Failure> {
-    let mut check = Check { root, findings: Vec::new() };
+pub(super) fn check(root: &Path) -> Result<Checked, Failure> {
+    let mut check = Check { root, checked: Checked::default() };
     if let Some(superblock) = check.superblock()? {
         for journal in superblock.layout.journals {
             let (cluster, node) = (superblock.cluster, superblock.node);
             check.journal(JournalIdentity { cluster, node, journal })?;
         }
     }
-    check.findings.sort();
-    check.findings.dedup_by(|a, b| (&a.path, a.at) == (&b.path, b.at));
-    Ok(check.findings)
+    let mut checked = check.checked;
+    checked.findings.sort();
+    checked.findings.dedup_by(|a, b| (&a.path, a.at, a.records) == (&b.path, b.at, b.records));
+    Ok(checked)
 }
 
 struct Check<'a> {
     root: &'a Path,
-    findings: Vec<Finding>,
+    checked: Checked,
 }
 
 impl Check<'_> {
     fn found(&mut self, path: &Path, at: u64, what: impl Into<String>) {
-        self.findings.push(Finding { path: path.to_owned(), at, what: what.into() });
+        let finding = Finding { path: path.to_owned(), at, bytes: None, records: None, what: what.into() };
+        self.checked.findings.push(finding);
+    }
+
+    fn found_block(&mut self, path: &Path, at: u64, bytes: u64, what: impl Into<String>) {
+        let (path, what) = (path.to_owned(), what.into());
+        self.checked.findings.push(Finding { path, at, bytes: Some(bytes), records: None, what });
+    }
+
+    fn found_records(&mut self, path: &Path, at: u64, bytes: u64, records: Records, what: impl Into<String>) {
+        let (path, what) = (path.to_owned(), what.into());
+        let finding = Finding { path, at, bytes: Some(bytes), records: Some(records), what };
+        self.checked.findings.push(finding);
+    }
+
+    /// Looks at a whole extent's batches; the checksum of each is a client's, and covers what the extent's covers too. The broker's
+    /// own records give the topics their names.
+    fn batches(&mut self, header: &ExtentHeader, payload: &[u8]) -> Result<(), String> {
+        self.checked.counts.extents += 1;
+        self.checked.counts.bytes += payload.len() as u64;
+        for batch in Batches::new(payload) {
+            let batch = batch.map_err(|e| format!("a batch in it cannot be read: {e}"))?;
+            batch
+                .verify_crc()
+                .map_err(|e| format!("the batch at offset {}: {e}", batch.header().base_offset))?;
+            self.checked.counts.batches += 1;
+            let records = (header.log.topic == TopicId::METADATA).then(|| batch.records().ok()).flatten();
+            for record in records.into_iter().flatten().flatten() {
+                if let Ok(MetadataRecord::Topic(topic)) = MetadataRecord::decode(record.key, record.value) {
+                    self.checked.names.insert(topic.topic, topic.name);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// None where nothing can be said of the rest: it holds no promise yet, is of a later format, or cannot be read.
@@ -83,13 +179,17 @@ impl Check<'_> {
         };
         let mut newest: Option<Superblock> = None;
         for at in [0, BLOCK as u64] {
+            self.checked.counts.superblocks += 1;
             match Superblock::decode(&read(&file, Place { path: &path, at }, BLOCK)?) {
                 Ok(found) if newest.as_ref().is_none_or(|n| n.sequence < found.sequence) => {
                     newest = Some(found);
                 }
                 Ok(_) => {}
-                Err(SuperblockError::Format(_)) => return Ok(None),
-                Err(error) => self.found(&path, at, error.to_string()),
+                Err(SuperblockError::Format(format)) => {
+                    self.checked.newer = Some(format);
+                    return Ok(None);
+                }
+                Err(error) => self.found_block(&path, at, BLOCK as u64, error.to_string()),
             }
         }
         Ok(newest.filter(|superblock| superblock.state != SuperblockState::Initialising))
@@ -110,16 +210,30 @@ impl Check<'_> {
                 whole = false;
                 break;
             }
-            frame.entries.iter().for_each(|(_, entry)| needed.apply(entry));
+            self.checked.counts.frames += 1;
+            for (_, entry) in &frame.entries {
+                if let Entry::Extent { bytes, .. } = entry
+                    && let Ok((header, payload)) = ExtentHeader::decode_whole(bytes)
+                {
+                    self.batches_at(&ring, *at, &header, payload);
+                }
+                needed.apply(entry);
+            }
         }
         if whole && chain.last.sequence < chain.mark {
             let (path, at) = ring.place(chain.head);
             let next = chain.last.sequence.0 + 1;
-            self.found(
-                path,
-                at,
-                format!("frame {next} should be here: frames up to {} were flushed", chain.mark),
+            let what = format!(
+                "frame {next} should be here: frames up to {} were flushed, and what they held is not known",
+                chain.mark
             );
+            // Where its header is sound it says how far the frame goes.
+            match FrameHeader::decode(&ring.read(chain.head, BLOCK)?) {
+                Ok(header) if header.sequence.0 == next => {
+                    self.found_block(path, at, header.bytes.into(), what);
+                }
+                _ => self.found(path, at, what),
+            }
         }
         for (log, extents) in &needed.extents {
             for place in extents.values() {
@@ -149,6 +263,7 @@ impl Check<'_> {
             if !block.is_empty() && block.iter().all(|b| *b == 0) {
                 continue;
             }
+            self.checked.counts.checkpoints += 1;
             let decoded = checkpoint::decode_header(&block).and_then(|(_, bytes)| {
                 let image = read(&file, place, usize::try_from(bytes).unwrap_or(usize::MAX).min(MAX_READ));
                 checkpoint::decode(&image.unwrap_or_default())
@@ -161,7 +276,10 @@ impl Check<'_> {
                     newest = Some(found);
                 }
                 Ok(_) => {}
-                Err(error) => self.found(&path, 0, error.to_string()),
+                Err(error) => {
+                    let bytes = checkpoint::decode_header(&block).map_or(BLOCK as u64, |(_, bytes)| bytes);
+                    self.found_block(&path, 0, bytes, error.to_string());
+                }
             }
         }
         if newest.is_none() {
@@ -208,19 +326,33 @@ impl Check<'_> {
 
     fn small_extent(&mut self, ring: &Ring, log: TopicPartition, place: &ExtentPlace) -> Result<(), Failure> {
         let bytes = ring.read(place.frame_at + u64::from(place.at), place.bytes as usize)?;
-        let header = ExtentHeader::decode_whole(&bytes).map(|(header, _)| header);
-        let is_it = |header: ExtentHeader| {
+        let found = ExtentHeader::decode_whole(&bytes).ok();
+        let is_it = |header: &ExtentHeader| {
             (header.log, header.base.0, header.end.0) == (log, place.base, place.end)
                 && identity_crc(&bytes) == place.crc
         };
-        if !header.is_ok_and(is_it) {
-            let (path, at) = ring.place(place.frame_at);
-            let (base, end) = (place.base, place.end);
-            let what =
-                format!("frame {} no longer holds offsets {base} to {end} of {}", place.frame, log_text(log));
-            self.found(path, at, what);
+        match found.filter(|(header, _)| is_it(header)) {
+            Some((header, payload)) => self.batches_at(ring, place.frame_at, &header, payload),
+            None => {
+                let (path, at) = ring.place(place.frame_at + u64::from(place.at));
+                let records = Records { log, from: place.base, upto: place.end };
+                let what = format!(
+                    "frame {} at byte {} no longer holds them",
+                    place.frame,
+                    at - u64::from(place.at)
+                );
+                self.found_records(path, at, place.bytes.into(), records, what);
+            }
         }
         Ok(())
+    }
+
+    fn batches_at(&mut self, ring: &Ring, frame_at: u64, header: &ExtentHeader, payload: &[u8]) {
+        if let Err(what) = self.batches(header, payload) {
+            let (path, at) = ring.place(frame_at);
+            let records = Records { log: header.log, from: header.base.0, upto: header.end.0 };
+            self.found_records(path, at, header.total_bytes() as u64, records, what);
+        }
     }
 
     /// Runs lie back to back from the start of the file to where the journal says that it is filled.
@@ -236,32 +368,67 @@ impl Check<'_> {
                 == (identity.cluster, id, need.generation, log)
         };
         let mut at = 0;
-        let mut in_damage = false;
+        let mut next = need.base;
+        let mut gap: Option<(u64, String)> = None;
         while at < need.written {
             let place = Place { path: &path, at };
             let header = RunHeader::decode(&read(&file, place, BLOCK)?);
             match header {
                 Ok(header) if ours(&header) => {
-                    in_damage = false;
-                    if let Err(error) = RunHeader::decode_whole(&read(&file, place, header.bytes as usize)?) {
-                        let (base, end) = (header.base, header.end);
-                        let what = format!("offsets {base} to {end} of {}: {error}", log_text(log));
-                        self.found(&path, at, what);
+                    if let Some((from, why)) = gap.take() {
+                        let records = Records { log, from: next, upto: header.base.0 };
+                        self.found_records(&path, from, at - from, records, why);
                     }
+                    self.run(place, &read(&file, place, header.bytes as usize)?, &header);
+                    next = header.end.0;
                     at += u64::from(header.bytes);
                 }
                 other => {
-                    if !in_damage {
-                        let why = other.err().map_or("it is another one".to_owned(), |e| e.to_string());
-                        self.found(&path, at, format!("a run of {} should be here: {why}", log_text(log)));
-                    }
+                    let why = other.err().map_or("it is another one".to_owned(), |e| e.to_string());
+                    gap.get_or_insert_with(|| (at, format!("a run should be here: {why}")));
                     // The next run that is whole begins at some block behind.
-                    in_damage = true;
                     at += BLOCK as u64;
                 }
             }
         }
+        if let Some((from, why)) = gap {
+            let records = Records { log, from: next, upto: need.end };
+            self.found_records(&path, from, at - from, records, why);
+        }
         Ok(())
+    }
+
+    /// A run whose header is right: which of its extents are damaged, if it is not whole.
+    fn run(&mut self, place: Place<'_>, bytes: &[u8], run: &RunHeader) {
+        self.checked.counts.runs += 1;
+        let whole = RunHeader::decode_whole(bytes);
+        let sound_before = self.checked.findings.len();
+        let mut at = RUN_HEADER_BYTES;
+        let mut next = run.base.0;
+        for _ in 0..run.extents {
+            let rest = bytes.get(at..).unwrap_or_default();
+            let within = place.at + at as u64;
+            let Ok(header) = ExtentHeader::decode(rest) else {
+                // Only this header says where the next extent begins.
+                let records = Records { log: run.log, from: next, upto: run.end.0 };
+                let left = place.at + u64::from(run.bytes) - within;
+                self.found_records(place.path, within, left, records, "the header of an extent is damaged");
+                break;
+            };
+            let records = Records { log: run.log, from: header.base.0, upto: header.end.0 };
+            let checked = ExtentHeader::decode_whole(rest).map_err(|e| e.to_string());
+            if let Err(what) = checked.and_then(|(header, payload)| self.batches(&header, payload)) {
+                self.found_records(place.path, within, header.total_bytes() as u64, records, what);
+            }
+            next = header.end.0;
+            at += header.total_bytes();
+        }
+        if let Err(error) = whole
+            && self.checked.findings.len() == sound_before
+        {
+            let what = format!("the run is damaged where it holds no record: {error}");
+            self.found_block(place.path, place.at, run.bytes.into(), what);
+        }
     }
 }
 
@@ -398,6 +565,9 @@ impl Chain {
 struct FileNeed {
     generation: u32,
     log: Option<TopicPartition>,
+    /// The first offset that may lie in it, and one past the last that does.
+    base: i64,
+    end: i64,
     /// Bytes of runs from its start.
     written: u64,
 }
@@ -422,6 +592,8 @@ impl Needed {
             let need = FileNeed {
                 generation: file.generation,
                 log: owner.map(|owner| log_id(owner.topic, owner.partition)),
+                base: owner.map_or(0, |owner| owner.base),
+                end: owner.map_or(0, |owner| owner.end),
                 written: owner.map_or(0, |owner| owner.written),
             };
             (FileId(file.file), need)
@@ -444,6 +616,7 @@ impl Needed {
                 self.keep_extents(mark.log, |place| place.end > mark.end.0);
                 if let Some(file) = self.files.get_mut(&mark.file) {
                     file.written = mark.at + u64::from(mark.bytes);
+                    file.end = mark.end.0;
                 }
             }
             Entry::Start(start) if start.offset == Start::REMOVED => {
@@ -452,7 +625,9 @@ impl Needed {
             }
             Entry::Start(start) => self.keep_extents(start.log, |place| place.end > start.offset.0),
             Entry::Assign(assign) => {
-                let need = FileNeed { generation: assign.generation.0, log: Some(assign.log), written: 0 };
+                let (base, end) = (assign.base.0, assign.base.0);
+                let (generation, log) = (assign.generation.0, Some(assign.log));
+                let need = FileNeed { generation, log, base, end, written: 0 };
                 self.files.insert(assign.file, need);
             }
             Entry::Free(free) => {
