@@ -14,6 +14,7 @@ use tidegate_reactor::op::Now;
 use super::answer::{AppendRefused, Appended, IncomingBatch};
 use super::state::LogIndex;
 use super::{Condition, Logs};
+use crate::mutants::{self, Mutant};
 
 impl Logs {
     /// Gives the batches their place behind all others of the log.
@@ -49,9 +50,14 @@ impl Logs {
         match log.producers.check(append_time_ms, &self.identities) {
             Verdict::Accept => {}
             Verdict::Duplicate { base, end, append_time_ms } => {
+                if mutants::on(Mutant::DuplicateAtNewOffset) {
+                    let (base, end) = (Offset(log.appended.0 - (end.0 - base.0)), log.appended);
+                    return Ok(Appended { base, end, append_time_ms, duplicate: true });
+                }
                 self.counts.duplicates += 1;
                 return Ok(Appended { base, end, append_time_ms, duplicate: true });
             }
+            Verdict::Refused(_) if mutants::on(Mutant::GapAccepted) => {}
             Verdict::Refused(refusal) => return Err(AppendRefused::Producer(refusal)),
         }
         let largest = batches.iter().map(|b| b.view.len()).max().unwrap_or(0);

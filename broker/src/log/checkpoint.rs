@@ -14,6 +14,7 @@ use tidegate_reactor::op::{Fault, Now, Op, Tag};
 use super::journal::{SLOTS, slot_file};
 use super::{Condition, Logs};
 use crate::limits::Limits;
+use crate::mutants::{self, Mutant};
 
 const TAGS: u64 = 0x0101 << 48;
 const EIO: i32 = 5;
@@ -72,6 +73,9 @@ pub(super) fn image(
     mut body: CheckpointBody,
     limits: &Limits,
 ) -> Result<Vec<u8>, TooLarge> {
+    if mutants::on(Mutant::ProducersForgotten) {
+        body.logs.iter_mut().for_each(|log| log.producers.clear());
+    }
     cut_producers(&mut body.logs, limits.batches_remembered_max as usize);
     let image = checkpoint::encode(header, &body);
     let (bytes, limit) = (image.len() as u64, limits.checkpoint_slot_bytes);
@@ -176,7 +180,11 @@ impl Checkpoints {
     /// Frames are flushed up to `flushed`: writes the slot if it waited for that.
     pub(super) fn on_frames_flushed(&mut self, flushed: FrameSequence, ops: &mut Vec<Op>) {
         match std::mem::replace(&mut self.state, State::Idle) {
-            State::Taken(image) if image.kept.sequence <= flushed => self.write(image, ops),
+            State::Taken(image)
+                if image.kept.sequence <= flushed || mutants::on(Mutant::CheckpointBeforeItsFrames) =>
+            {
+                self.write(image, ops);
+            }
             other => self.state = other,
         }
     }
@@ -219,7 +227,9 @@ impl Checkpoints {
         result?;
         self.older = self.newest;
         self.newest = image.kept;
-        self.next_slot = (self.next_slot + 1) % SLOTS;
+        if !mutants::on(Mutant::CheckpointOverNewest) {
+            self.next_slot = (self.next_slot + 1) % SLOTS;
+        }
         self.whole += 1;
         Ok(self.older.bound)
     }
@@ -234,7 +244,8 @@ impl Logs {
         }
         let last = self.journal.last_sequence();
         let next = FrameSequence(last.0 + 1);
-        let bound = self.aging.first().map_or(next, |(frame, _)| *frame);
+        let alive = self.aging.first().filter(|_| !mutants::on(Mutant::FramesFreedAlive));
+        let bound = alive.map_or(next, |(frame, _)| *frame);
         let kept = Kept { sequence: last, bound };
         let newest = self.checkpoints.newest();
         let due = self.checkpoints.bytes_since() >= self.limits.checkpoint_interval_bytes;

@@ -168,6 +168,11 @@ impl Logs {
             self.note_age(index);
         }
         let (ring_file, ring_at) = self.journal.file_of(at);
+        if mutants::on(Mutant::TrimToldEarly) {
+            for (log, start) in &building.trimmed {
+                self.outcomes.push_back(Outcome::Trimmed { log: *log, start: *start });
+            }
+        }
         let own_flush = building.runs.iter().filter(|run| run.flush == PlaceFlush::Own).map(|run| run.io);
         let cycle = Cycle {
             sequence,

@@ -10,6 +10,7 @@ use tidegate_reactor::op::{Fault, File, Op, Tag};
 
 use super::recent::BufferId;
 use super::state::LogIndex;
+use crate::mutants::{self, Mutant};
 
 const TAGS: u64 = super::CYCLE << 48;
 const EIO: i32 = 5;
@@ -145,7 +146,7 @@ impl Cycles {
     pub(super) fn write_ended(&mut self, tag: Tag, result: Result<usize, Fault>) -> WriteEnd {
         let write = self.writes.remove(&(tag.0 & !TAGS)).expect("every write ends once");
         let done = match result {
-            Ok(bytes) if bytes >= write.data.len() => {
+            Ok(bytes) if bytes >= write.data.len() || mutants::on(Mutant::ShortWriteBelieved) => {
                 let cycle = self.in_flight.iter_mut().find(|c| c.sequence == write.cycle);
                 cycle.expect("a cycle that writes is in flight").writes_left -= 1;
                 return WriteEnd::Complete(write.buffer);
@@ -158,6 +159,7 @@ impl Cycles {
                 };
                 return self.failed(write, fault);
             }
+            Err(_) if mutants::on(Mutant::FailedWriteBelieved) => write.data.len(),
             Err(fault) => return self.failed(write, fault),
         };
         let rest = write.data.slice(done..write.data.len());
@@ -179,7 +181,7 @@ impl Cycles {
     pub(super) fn take_whole(&mut self) -> Option<&Cycle> {
         let cycle = self.in_flight.get(self.whole)?;
         let failed = self.failed_from.is_some_and(|f| cycle.sequence >= f);
-        if cycle.writes_left > 0 || failed {
+        if (cycle.writes_left > 0 && !mutants::on(Mutant::FlushBeforeWritesEnd)) || failed {
             return None;
         }
         self.whole += 1;
@@ -219,6 +221,7 @@ impl Cycles {
         let flush = self.flush.take().expect("it was just there");
         Some(match flush.fault {
             None => Ok(flush.upto),
+            Some(_) if mutants::on(Mutant::FailedFlushBelieved) => Ok(flush.upto),
             Some(fault) => {
                 let first = self.in_flight.front().expect("a flush covers a cycle").sequence;
                 self.fail_from(first);

@@ -132,6 +132,7 @@ impl Recovery {
             let level = self.level(frame.header.sequence);
             let runs = match level {
                 Level::Promised => Runs::Whole,
+                Level::AboveMark if mutants::on(Mutant::TornRunKept) => Runs::Whole,
                 Level::AboveMark => runs_of(disk, boot, &frame.runs)?,
             };
             match decide(NextFrame::Follows, runs, level, keeps(boot.shard)) {
@@ -244,6 +245,7 @@ impl Recovery {
                 self.logs.remove(log);
                 Ok(())
             }
+            Entry::Start(_) if mutants::on(Mutant::StartForgotten) => Ok(()),
             Entry::Start(Start { log, offset }) => {
                 self.log(boot, *log).move_start(*offset);
                 Ok(())

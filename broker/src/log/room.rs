@@ -1,11 +1,12 @@
 //! How much ring, memory and drive there is for what, and who has to leave memory when it runs low.
 
 use tidegate_protocol::api::credit::Reason;
-use tidegate_protocol::ids::TopicPartition;
+use tidegate_protocol::ids::{FrameSequence, TopicPartition};
 
 use super::answer::{AppendRefused, Outcome, Room};
 use super::notice::{Notice, Shortage};
 use super::{Condition, Logs};
+use crate::mutants::{self, Mutant};
 
 /// What a frame, or a part of it, is for. Each leaves a part of the ring to those that follow it, so that nothing waits for
 /// what it is to free.
@@ -152,10 +153,18 @@ impl Logs {
         self.memory.used() > 2 * self.small_bytes + 2 * self.limits.frame_bytes_max
     }
 
+    /// What is settled by a cycle above this one is not in its data file for certain.
+    fn evictable_upto(&self) -> FrameSequence {
+        match mutants::on(Mutant::TailEvictedEarly) {
+            true => self.journal.last_sequence(),
+            false => self.journal.flushed(),
+        }
+    }
+
     /// Lets the oldest settled records leave memory while it holds more than the tail's share.
     pub(super) fn evict(&mut self) {
         while self.memory_used() > self.tail_share() {
-            let Some(settled) = self.memory.next_evictable(self.journal.flushed()) else { return };
+            let Some(settled) = self.memory.next_evictable(self.evictable_upto()) else { return };
             if let Some(log) = self.logs[settled.log.0 as usize].as_deref_mut() {
                 log.tail.drop_below(settled.upto, &mut self.memory);
                 self.counts.tails_evicted += 1;

@@ -515,7 +515,9 @@ impl Segments {
     }
 
     fn flush_of(&self, file: FileId) -> PlaceFlush {
-        if self.config.reach == FlushReach::AllFiles && self.pool.is_initialised(file) {
+        if (self.config.reach == FlushReach::AllFiles && self.pool.is_initialised(file))
+            || mutants::on(Mutant::OwnFlushForgotten)
+        {
             PlaceFlush::Cycle
         } else {
             PlaceFlush::Own

@@ -20,6 +20,7 @@ use super::append::Pending;
 use super::recent::Tail;
 use super::{LogOptions, Positions};
 use crate::limits::Limits;
+use crate::mutants::{self, Mutant};
 
 /// The place of a log in the shard's list; never used for another log while the process lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -159,7 +160,7 @@ impl Log {
     }
 
     pub(super) fn positions(&self) -> Positions {
-        let committed = self.durable;
+        let committed = if mutants::on(Mutant::ReadsAboveFlush) { self.written } else { self.durable };
         let start = self.start;
         Positions {
             start,

@@ -18,6 +18,7 @@ use super::mail::{Answer, Asker};
 use super::reply::Refusal;
 use super::{Shard, Ticket};
 use crate::log::{FindStart, Found, ReadRefused};
+use crate::mutants::{self, Mutant};
 
 /// One partition of the internal topic that this shard owns.
 #[derive(Debug)]
@@ -134,6 +135,10 @@ impl Shard {
         match self.internal_append(log, &bytes) {
             Ok(appended) => {
                 let stored = self.offsets.get_mut(&log).expect("looked up above");
+                if mutants::on(Mutant::OffsetStoredEarly) {
+                    records.into_iter().for_each(|record| stored.table.apply(record));
+                    return self.answer(asker, Ok(Answer::OffsetCommit(reply)), ops);
+                }
                 stored.coming += records.len();
                 stored.pending.push(&appended, Change::Commit { records, asker, reply });
             }

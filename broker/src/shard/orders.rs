@@ -25,6 +25,7 @@ use super::mail::{Answer, Asker, Mail};
 use super::produce::Partition;
 use super::reply::Refusal;
 use crate::log::LogOptions;
+use crate::mutants::{self, Mutant};
 
 /// The shard that keeps the topics.
 pub(super) const ORDERS_SHARD: ShardId = ShardId(0);
@@ -284,6 +285,9 @@ impl Shard {
         match (written, &mut self.orders) {
             (Ok((record, appended)), Some(orders)) => {
                 orders.coming.apply(&record);
+                if mutants::on(Mutant::TopicToldEarly) {
+                    return self.orders_tell(false, vec![record], vec![(asker, answer)], ops);
+                }
                 orders.pending.push(&appended, Change::Topic { record, asker, answer });
             }
             (Ok(_), None) => {}
@@ -361,6 +365,10 @@ impl Shard {
                 orders.producer_ids.leasing = true;
                 orders.coming.apply(&MetadataRecord::ProducerIds { below });
                 orders.pending.push(&appended, Change::ProducerIds { below });
+                if mutants::on(Mutant::ProducerIdReused) {
+                    orders.producer_ids.leased = below;
+                    self.producer_ids_give(ops);
+                }
             }
             Err(refusal) => {
                 let Some(orders) = &mut self.orders else { return };
