@@ -28,6 +28,9 @@ fn stored_inputs_break_nothing_and_seeds_are_valid() {
                 Ok(Outcome::Refused) if name.starts_with(corpus::SEED) => {
                     panic!("{} {name}: a seed is refused: write it anew", target.name)
                 }
+                Ok(Outcome::Taken) if name.starts_with(corpus::REFUSED) => {
+                    panic!("{} {name}: it must not be valid", target.name)
+                }
                 Ok(_) => {}
             }
             assert!(input.len() <= target.bytes_max, "{} {name}: {} bytes", target.name, input.len());

@@ -1,5 +1,6 @@
 //! The stored inputs, `tests/corpus/TARGET/`: `seed-*` follow from the golden bytes, the encoders and batches that Kafka's
-//! clients wrote, and are valid; any other was found, and broke something once.
+//! clients wrote, and are valid; `refused-*` follow from encoders too and must not be; any other was found, and broke
+//! something once.
 
 use std::path::{Path, PathBuf};
 
@@ -36,10 +37,13 @@ use tidegate_protocol::ids::*;
 use tidegate_protocol::internal::{KeyValue, MetadataRecord, OffsetRecord, Stored, TopicRecord};
 
 use super::connection::TOPIC_IN_INPUTS;
-use super::{TARGETS, Target};
+use super::{TARGETS, Target, seal};
+use crate::sim::random::Random;
 
-/// The names of files that [`write_seeds`] writes begin with this.
+/// The names of inputs that [`write_seeds`] writes begin with this, if they are valid.
 pub const SEED: &str = "seed-";
+/// Those that must be refused begin with this.
+pub const REFUSED: &str = "refused-";
 
 /// A stored input: the file's name, and its bytes.
 pub type Named = (String, Vec<u8>);
@@ -81,8 +85,9 @@ pub fn write_seeds() -> Result<usize, String> {
     for target in TARGETS {
         let folder = root().join("tests/corpus").join(target.name);
         std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-        for (name, bytes) in seeds(target.name)? {
-            let path = folder.join(format!("{SEED}{name}.bin"));
+        let seeds = seeds(target.name)?.into_iter().map(|(name, bytes)| (format!("{SEED}{name}.bin"), bytes));
+        for (name, bytes) in seeds.chain(refused(target.name)) {
+            let path = folder.join(name);
             std::fs::write(&path, bytes).map_err(|e| format!("{}: {e}", path.display()))?;
             count += 1;
         }
@@ -192,6 +197,43 @@ fn codec(compression: Compression, name: &str) -> Result<Vec<Named>, String> {
         }
     }
     Ok(found)
+}
+
+/// What would become many times as long as it is: packed records, and a table.
+fn refused(target: &str) -> Vec<Named> {
+    if target == "metadata" {
+        return vec![(format!("{REFUSED}shared-name.bin"), shared_name())];
+    }
+    let compression = match target {
+        "gzip" => Compression::Gzip,
+        "snappy" => Compression::Snappy,
+        "lz4" => Compression::Lz4,
+        _ => return Vec::new(),
+    };
+    // Snappy and lz4 make no less than a 21st and a 255th of anything.
+    let bytes = if compression == Compression::Snappy { 64 << 10 } else { 512 << 10 };
+    let mut packer = Packer::default();
+    let packed = packer.pack(compression, &vec![0; bytes]).expect("codecs that are built in");
+    vec![(format!("{REFUSED}bomb.bin"), packed.to_vec())]
+}
+
+/// A request for many topics whose names are one and the same long one. No encoder of ours writes that.
+fn shared_name() -> Vec<u8> {
+    let mut names = vec![String::new(); 150];
+    names[0] = "x".repeat(2_000);
+    let count = (names.len() as u32).to_le_bytes();
+    let mut frame = Vec::new();
+    MetadataRequest::named(names).encode(1, &mut frame);
+    let vector = (0..frame.len()).step_by(4).find(|at| frame[*at..at + 4] == count).expect("its length");
+    let place = |frame: &[u8], at: usize| {
+        at + u32::from_le_bytes(frame[at..at + 4].try_into().expect("four bytes")) as usize
+    };
+    let name = place(&frame, vector + 4);
+    for at in (0..150).map(|n| vector + 4 + 4 * n) {
+        frame[at..at + 4].copy_from_slice(&((name - at) as u32).to_le_bytes());
+    }
+    seal::frames(&mut Random::new(0), &mut frame);
+    frame
 }
 
 fn partition() -> TopicPartition {

@@ -53,11 +53,13 @@ pub fn run(bytes: &[u8]) -> Outcome {
         Ok(whole) => whole,
         Err(error) => return refused(&error),
     };
-    let mut at = RUN_HEADER_BYTES;
+    let (mut at, mut next) = (RUN_HEADER_BYTES, header.base);
     for extent in &extents {
-        assert_eq!(extent.at, at, "extents lie back to back");
-        at += extent.header.total_bytes();
+        assert_eq!((extent.at, extent.header.base), (at, next), "extents lie back to back");
+        assert_eq!(extent.header.log, header.log);
+        (at, next) = (at + extent.header.total_bytes(), extent.header.end);
     }
+    assert_eq!(next, header.end);
     assert_eq!(extents.len(), header.extents as usize);
     let mut again = bytes[..header.bytes as usize].to_vec();
     if run_bytes(at - RUN_HEADER_BYTES) == again.len() {
@@ -83,7 +85,7 @@ pub fn run_scan(bytes: &[u8]) -> Outcome {
     };
     let written = (bytes.len() - bytes.len() % BLOCK) as u64;
     let mut scan = Scan::new(bytes, 0, written, owner, Cursor::at_run(0));
-    let mut extents = 0;
+    let (mut extents, mut run_end, mut left) = (0, 0, 0);
     loop {
         let step = bounded("a step of a scan", 0, || scan.step());
         assert_eq!(scan.step(), step, "a step is the same until it is passed");
@@ -101,6 +103,13 @@ pub fn run_scan(bytes: &[u8]) -> Outcome {
         match step {
             Step::Extent(header, _) => {
                 extents += 1;
+                if left == 0 {
+                    let run = RunHeader::decode(&bytes[run_end..]).expect("an extent lies in a run");
+                    (run_end, left) = (run_end + run.bytes as usize, run.extents);
+                }
+                left -= 1;
+                let end = cursor.pos as usize + header.total_bytes();
+                assert!(end <= run_end, "an extent to {end} of a run to {run_end}");
                 assert!(extents <= bytes.len() / EXTENT_HEADER_BYTES, "a scan comes to its end");
                 scan.pass(&header);
             }
@@ -125,6 +134,8 @@ pub fn journal_frame(bytes: &[u8]) -> Outcome {
         assert_eq!(builder.push(entry), *at, "entries lie back to back");
         if let Entry::Extent { bytes: extent, .. } = entry {
             assert_eq!(extent.as_ptr(), bytes[*at..].as_ptr(), "an extent stays where it is");
+            let (header, _) = ExtentHeader::decode_whole(extent).expect("an extent that was checked");
+            assert_eq!(header.total_bytes(), extent.len(), "an entry is its extent and no more");
         }
     }
     let (len, _) = builder.finish(frame.header);

@@ -59,7 +59,7 @@ const fn target(name: &'static str, check: fn(&[u8]) -> Outcome, seal: Seal, byt
 pub const TARGETS: &[Target] = &[
     target("frame", wire::split, FRAMES, 1 << 10),
     target("hello", wire::messages, FRAMES, 2 << 10),
-    target("metadata", wire::messages, FRAMES, 2 << 10),
+    target("metadata", wire::messages, FRAMES, 4 << 10),
     target("topic", wire::messages, FRAMES, 2 << 10),
     target("produce", wire::messages, FRAMES, 2 << 10),
     target("subscribe", wire::messages, FRAMES, 2 << 10),

@@ -98,6 +98,12 @@ pub fn runs(random: &mut Random, bytes: &mut Vec<u8>) {
         let end = if len >= BLOCK && len <= bytes.len() - at { at + len } else { bytes.len() };
         let mut piece = bytes[at..end].to_vec();
         run(random, &mut piece);
+        // A scan looks at headers alone: an extent may say any length and have the right checksum.
+        let first = RUN_HEADER_BYTES..RUN_HEADER_BYTES + EXTENT_HEADER_BYTES;
+        if random.chance(50_000) {
+            put_u32(&mut piece[first.clone()], 72, random.below(bytes.len() as u64) as u32);
+            end_crc(&mut piece[first]);
+        }
         bytes.splice(at..end, piece.iter().copied());
         at += piece.len();
     }
