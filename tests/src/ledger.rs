@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tidegate::{Client, Offset, PartitionId, Record, Start, Ticket};
+use tidegate::{Client, ErrorCode, ErrorKind, Offset, PartitionId, Record, Start, Ticket};
 
 /// One promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct Promise {
 pub struct Ledger {
     promises: Mutex<Vec<Promise>>,
     next_id: AtomicU64,
-    refused: AtomicU64,
+    refused: Mutex<HashMap<ErrorKind, u64>>,
 }
 
 impl Ledger {
@@ -41,7 +41,19 @@ impl Ledger {
 
     /// Sends that ended in an error: no promise, the record may be there or not.
     pub fn refused(&self) -> u64 {
-        self.refused.load(Ordering::SeqCst)
+        self.refused.lock().expect("no holder panics").values().sum()
+    }
+
+    /// How many of them met what.
+    pub fn refusals(&self) -> HashMap<ErrorKind, u64> {
+        self.refused.lock().expect("no holder panics").clone()
+    }
+
+    /// Of these, such whose outcome the client was told to be unknown.
+    pub fn unknown(&self) -> u64 {
+        let refused = self.refused.lock().expect("no holder panics");
+        let kinds = [ErrorKind::UnknownOutcome, ErrorKind::Refused(ErrorCode::UnknownOutcome)];
+        kinds.iter().filter_map(|kind| refused.get(kind)).sum()
     }
 
     /// A copy of all promises.
@@ -71,8 +83,9 @@ impl Ledger {
                         id,
                         seen_at: witness(),
                     }),
-                    Err(_) => {
-                        ledger.refused.fetch_add(1, Ordering::SeqCst);
+                    Err(error) => {
+                        let mut refused = ledger.refused.lock().expect("no holder panics");
+                        *refused.entry(error.kind()).or_default() += 1;
                     }
                 }
             }

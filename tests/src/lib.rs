@@ -1,6 +1,7 @@
 //! Everything that needs more than one file of the product.
 pub mod contract;
 pub mod crash;
+pub mod faults;
 pub mod fuzz;
 pub mod kill;
 pub mod ledger;

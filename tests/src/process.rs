@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tidegate::StatusReply;
 
 /// A running broker. Dropping it kills it.
 pub struct BrokerProcess {
@@ -25,15 +26,25 @@ impl BrokerProcess {
     /// Starts `tidegate serve` on `data` with further arguments and waits until it listens. Its messages go to
     /// `<data>.log`, appended.
     pub fn start(data: &Path, arguments: &[&str]) -> io::Result<BrokerProcess> {
+        BrokerProcess::start_by(Command::new(binary("tidegate")?), "127.0.0.1:0", data, arguments)
+    }
+
+    /// Likewise, by a command that takes the broker's arguments, listening on `listen`.
+    pub fn start_by(
+        mut command: Command,
+        listen: &str,
+        data: &Path,
+        arguments: &[&str],
+    ) -> io::Result<BrokerProcess> {
         let port_file = data.with_extension("port");
         let _ = std::fs::remove_file(&port_file);
         let log = std::fs::OpenOptions::new().create(true).append(true).open(data.with_extension("log"))?;
         let started = Instant::now();
-        let mut child = Command::new(binary("tidegate")?)
+        let mut child = command
             .arg("serve")
             .arg("--data")
             .arg(data)
-            .args(["--listen", "127.0.0.1:0", "--port-file"])
+            .args(["--listen", listen, "--port-file"])
             .arg(&port_file)
             .args(arguments)
             .stdin(Stdio::null())
@@ -74,6 +85,11 @@ impl BrokerProcess {
         self.child.id()
     }
 
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        Ok(kill(Pid::from_raw(self.child.id() as i32), signal)?)
+    }
+
     /// SIGKILL: the process is gone, what the kernel already had is not.
     pub fn kill(mut self) -> io::Result<()> {
         self.child.kill()?;
@@ -82,7 +98,7 @@ impl BrokerProcess {
 
     /// SIGTERM, and the exit status once it has drained.
     pub fn terminate(mut self) -> io::Result<ExitStatus> {
-        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM)?;
+        self.signal(Signal::SIGTERM)?;
         let asked = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait()? {
@@ -101,6 +117,11 @@ impl Drop for BrokerProcess {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// What all shards together have counted under a name.
+pub fn counted(status: &StatusReply, name: &str) -> i64 {
+    status.shards.iter().flatten().filter(|(n, _)| n == name).map(|(_, value)| value).sum()
 }
 
 /// A binary of this workspace, built beside the running one.

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 
+use super::image::Sectors;
+
 /// How long a filesystem may stay busy after the last process on it has ended.
 const BUSY_MAX: Duration = Duration::from_secs(20);
 
@@ -18,9 +20,38 @@ pub enum Filesystem {
     Ext4,
     /// XFS made with reflink=0, as the one-flush rule wants it.
     Xfs,
+    /// XFS made with reflink=1, and a data directory whose blocks are shared with a copy (`cp --reflink`): the one-flush rule
+    /// does not hold there, and the broker has to find that out.
+    XfsReflink,
 }
 
 impl Filesystem {
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Filesystem::Ext4 => "ext4",
+            Filesystem::Xfs => "xfs",
+            Filesystem::XfsReflink => "xfs-reflink",
+        }
+    }
+
+    /// What this filesystem bears. ext4 writes whole blocks back from its journal; XFS trusts a block that says it is new, and
+    /// cannot be mounted if only a part of it is.
+    pub fn sectors(self) -> Sectors {
+        match self {
+            Filesystem::Ext4 => Sectors::Torn,
+            Filesystem::Xfs | Filesystem::XfsReflink => Sectors::Whole,
+        }
+    }
+
+    fn mount_options(self) -> &'static [&'static str] {
+        match self {
+            Filesystem::Ext4 => &[],
+            // Several states of one filesystem are mounted at a time.
+            Filesystem::Xfs | Filesystem::XfsReflink => &["-o", "nouuid"],
+        }
+    }
+
     /// Makes an empty filesystem on a new sparse image.
     pub fn make(self, image: &Path, bytes: u64) -> io::Result<()> {
         let file = std::fs::File::create(image)?;
@@ -31,9 +62,10 @@ impl Filesystem {
                 c.args(["-q", "-F", "-J", "size=8", "-E", "lazy_itable_init=0,lazy_journal_init=0"]);
                 c
             }
-            Filesystem::Xfs => {
+            Filesystem::Xfs | Filesystem::XfsReflink => {
+                let reflink = if self == Filesystem::Xfs { "reflink=0" } else { "reflink=1" };
                 let mut c = Command::new("mkfs.xfs");
-                c.args(["-q", "-f", "-m", "reflink=0"]);
+                c.args(["-q", "-f", "-s", "size=4096", "-m", reflink]);
                 c
             }
         };
@@ -49,8 +81,8 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Attaches a loop device to `image` and mounts it at `path`, which is made if it is not there.
-    pub fn new(image: &Path, path: &Path) -> io::Result<Mounted> {
+    /// Attaches a loop device to `image`, of that filesystem, and mounts it at `path`, which is made if it is not there.
+    pub fn new(fs: Filesystem, image: &Path, path: &Path) -> io::Result<Mounted> {
         std::fs::create_dir_all(path)?;
         let output = Command::new("losetup").args(["-f", "--show"]).arg(image).output()?;
         if !output.status.success() {
@@ -61,7 +93,7 @@ impl Mounted {
             )));
         }
         let device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        if let Err(e) = run(Command::new("mount").arg(&device).arg(path)) {
+        if let Err(e) = run(Command::new("mount").args(fs.mount_options()).arg(&device).arg(path)) {
             let _ = run(Command::new("losetup").args(["-d", &device]));
             return Err(e);
         }
@@ -95,7 +127,7 @@ impl Drop for Mounted {
 }
 
 /// Runs a command that has nothing to say when it works.
-fn run(command: &mut Command) -> io::Result<()> {
+pub fn run(command: &mut Command) -> io::Result<()> {
     let output = command.output().map_err(|e| io::Error::other(format!("{command:?}: {e}")))?;
     if output.status.success() {
         return Ok(());

@@ -1,19 +1,20 @@
 //! A block recorder: a small FUSE daemon that exposes one file, `disk`, and remembers every write and every flush that
 //! reaches it. A loop device and a real filesystem lie on that file, so what is recorded is exactly what a drive would
-//! have been told, in order.
+//! have been told, in order. It can also be told to refuse one of them, as a failing drive does.
 //!
 //! The kernel's side of the protocol is `include/uapi/linux/fuse.h` of Linux, version 7.31.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use super::overlay::Overlay;
 
 /// What the drive was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,11 +30,21 @@ pub enum Recorded {
     Flush,
 }
 
-/// A mounted recorder. Dropping it without [`Recorder::finish`] leaves the mount to the operator.
+/// A request that the drive answers with EIO. What it carries has no effect and is not recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The flush that comes after this many others.
+    FlushAfter(u64),
+    /// The write that comes after this many others.
+    WriteAfter(u64),
+}
+
+/// A mounted recorder. Dropping it without [`Recorder::finish`] takes the mount away as soon as nobody uses it.
 pub struct Recorder {
     mount_point: PathBuf,
     shared: Arc<Shared>,
-    daemon: JoinHandle<io::Result<()>>,
+    /// None once [`Recorder::finish`] waits for it.
+    daemon: Option<JoinHandle<io::Result<()>>>,
 }
 
 #[derive(Default)]
@@ -42,26 +53,30 @@ struct Shared {
     /// Flushes that the drive has confirmed. An ack that a client saw when this was `n` must be in every state from flush
     /// `n` on.
     flushes: AtomicU64,
+    failure: Mutex<Option<Failure>>,
+    /// Flushes confirmed before the failure, plus 1; 0: none was met yet.
+    failed_at: AtomicU64,
 }
 
 impl Recorder {
-    /// Mounts a recorder at `mount_point` whose one file, `disk`, has the content of `image`. Needs root and /dev/fuse.
-    pub fn mount(mount_point: &Path, image: &Path) -> io::Result<Recorder> {
+    /// Mounts a recorder at `mount_point`, which is made if it is not there, whose one file, `disk`, has that content. Needs
+    /// root and /dev/fuse.
+    pub fn mount(mount_point: &Path, content: Overlay) -> io::Result<Recorder> {
+        std::fs::create_dir_all(mount_point)?;
         let device = OpenOptions::new().read(true).write(true).open("/dev/fuse")?;
         let options = format!(
             "fd={},rootmode=40000,user_id=0,group_id=0,allow_other,max_read={MAX_IO}",
             device.as_raw_fd()
         );
         mount(Some("recorder"), mount_point, Some("fuse"), MsFlags::empty(), Some(options.as_str()))?;
-        let image = OpenOptions::new().read(true).write(true).open(image)?;
         let shared = Arc::new(Shared::default());
         let daemon = {
             let shared = Arc::clone(&shared);
-            std::thread::spawn(move || {
-                Daemon { device, size: image.metadata()?.len(), image, shared }.serve()
-            })
+            let reply = Vec::with_capacity(MAX_IO + REPLY_HEADER_BYTES);
+            let daemon = Daemon { device, size: content.bytes(), content, shared, reply };
+            std::thread::spawn(move || daemon.serve())
         };
-        Ok(Recorder { mount_point: mount_point.to_owned(), shared, daemon })
+        Ok(Recorder { mount_point: mount_point.to_owned(), shared, daemon: Some(daemon) })
     }
 
     /// The file to put a loop device on.
@@ -74,16 +89,36 @@ impl Recorder {
         self.shared.flushes.load(Ordering::SeqCst)
     }
 
+    /// From now on counts towards this failure, which happens once.
+    pub fn fail(&self, failure: Failure) {
+        *self.shared.failure.lock().expect("no holder panics") = Some(failure);
+    }
+
+    /// Flushes that were confirmed before the failure; none if it has not happened yet.
+    pub fn failed_at(&self) -> Option<u64> {
+        self.shared.failed_at.load(Ordering::SeqCst).checked_sub(1)
+    }
+
     /// Unmounts and returns everything recorded, in order. The loop device must be gone.
-    pub fn finish(self) -> io::Result<Vec<Recorded>> {
+    pub fn finish(mut self) -> io::Result<Vec<Recorded>> {
         umount2(&self.mount_point, MntFlags::empty())?;
-        self.daemon.join().map_err(|_| io::Error::other("the recorder's thread panicked"))??;
+        let daemon = self.daemon.take().expect("taken here alone");
+        daemon.join().map_err(|_| io::Error::other("the recorder's thread panicked"))??;
         Ok(std::mem::take(&mut *self.shared.records.lock().expect("no holder panics")))
     }
 }
 
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        if self.daemon.is_some() {
+            let _ = umount2(&self.mount_point, MntFlags::MNT_DETACH);
+        }
+    }
+}
+
 /// Largest read or write in one request, in bytes.
-const MAX_IO: usize = 131_072;
+const MAX_IO: usize = 1 << 20;
+const REPLY_HEADER_BYTES: usize = 16;
 const ROOT: u64 = 1;
 const DISK: u64 = 2;
 const REQUEST_HEADER_BYTES: usize = 40;
@@ -112,9 +147,11 @@ mod opcode {
 
 struct Daemon {
     device: File,
-    image: File,
+    content: Overlay,
     size: u64,
     shared: Arc<Shared>,
+    /// The answer under construction, kept for the next one: a new megabyte each time costs more than what is done with it.
+    reply: Vec<u8>,
 }
 
 impl Daemon {
@@ -133,116 +170,141 @@ impl Daemon {
             let opcode = u32_at(request, 4);
             let unique = u64_at(request, 8);
             let node = u64_at(request, 16);
+            self.reply.resize(REPLY_HEADER_BYTES, 0);
             match self.answer(opcode, node, &request[REQUEST_HEADER_BYTES..])? {
                 Answer::None => {}
-                Answer::Data(data) => self.reply(unique, 0, &data)?,
-                Answer::Errno(errno) => self.reply(unique, errno, &[])?,
+                Answer::Data => self.reply(unique, 0)?,
+                Answer::Errno(errno) => self.reply(unique, errno)?,
             }
         }
     }
 
+    /// Does what is asked; an answer's data is appended to `reply`.
     fn answer(&mut self, opcode: u32, node: u64, body: &[u8]) -> io::Result<Answer> {
         Ok(match opcode {
-            opcode::INIT => Answer::Data(self.init(body)),
+            opcode::INIT => {
+                self.init(body);
+                Answer::Data
+            }
             opcode::LOOKUP if body.starts_with(b"disk\0") => {
-                let mut out = Vec::new();
-                for word in [DISK, 0, 1000, 1000] {
-                    out.extend_from_slice(&word.to_le_bytes());
-                }
-                out.extend_from_slice(&[0; 8]);
-                out.extend_from_slice(&self.attributes(DISK));
-                Answer::Data(out)
+                self.put_u64s(&[DISK, 0, 1000, 1000, 0]);
+                self.attributes(DISK);
+                Answer::Data
             }
             opcode::LOOKUP => Answer::Errno(libc_errno::ENOENT),
             opcode::GETATTR | opcode::SETATTR => {
-                let mut out = 1000u64.to_le_bytes().to_vec();
-                out.extend_from_slice(&[0; 8]);
-                out.extend_from_slice(&self.attributes(node));
-                Answer::Data(out)
+                self.put_u64s(&[1000, 0]);
+                self.attributes(node);
+                Answer::Data
             }
             opcode::OPEN | opcode::OPENDIR => {
                 // FOPEN_DIRECT_IO: no page cache between the loop device and this recorder.
                 let direct = u32::from(opcode == opcode::OPEN);
-                let mut out = 1u64.to_le_bytes().to_vec();
-                out.extend_from_slice(&direct.to_le_bytes());
-                out.extend_from_slice(&[0; 4]);
-                Answer::Data(out)
+                self.put_u64s(&[1]);
+                self.put_u32s(&[direct, 0]);
+                Answer::Data
             }
             opcode::READ => {
-                let mut data = vec![0; u32_at(body, 16) as usize];
-                let len = self.image.read_at(&mut data, u64_at(body, 8))?;
-                data.truncate(len);
-                Answer::Data(data)
+                let at = u64_at(body, 8).min(self.size);
+                let len = u64::from(u32_at(body, 16)).min(self.size - at) as usize;
+                self.reply.resize(REPLY_HEADER_BYTES + len, 0);
+                self.content.read_at(&mut self.reply[REPLY_HEADER_BYTES..], at)?;
+                Answer::Data
             }
             opcode::WRITE => {
+                if self.is_to_fail(|failure| match failure {
+                    Failure::WriteAfter(others) => Some(others),
+                    Failure::FlushAfter(_) => None,
+                }) {
+                    return Ok(Answer::Errno(libc_errno::EIO));
+                }
                 let (at, len) = (u64_at(body, 8), u32_at(body, 16));
                 let data = &body[40..40 + len as usize];
-                self.image.write_all_at(data, at)?;
+                self.content.write_at(data, at)?;
                 self.record(Recorded::Write { at, data: data.to_vec() });
-                let mut out = len.to_le_bytes().to_vec();
-                out.extend_from_slice(&[0; 4]);
-                Answer::Data(out)
+                self.put_u32s(&[len, 0]);
+                Answer::Data
             }
             opcode::FSYNC => {
+                if self.is_to_fail(|failure| match failure {
+                    Failure::FlushAfter(others) => Some(others),
+                    Failure::WriteAfter(_) => None,
+                }) {
+                    return Ok(Answer::Errno(libc_errno::EIO));
+                }
                 self.record(Recorded::Flush);
                 self.shared.flushes.fetch_add(1, Ordering::SeqCst);
-                Answer::Data(Vec::new())
+                Answer::Data
             }
-            opcode::STATFS => Answer::Data(statfs()),
-            opcode::FLUSH | opcode::RELEASE | opcode::RELEASEDIR | opcode::DESTROY => {
-                Answer::Data(Vec::new())
+            opcode::STATFS => {
+                self.put_u64s(&[100_000, 90_000, 90_000, 1000, 900]);
+                self.put_u32s(&[4096, 255, 4096]);
+                self.put_u32s(&[0; 7]);
+                Answer::Data
             }
+            opcode::FLUSH | opcode::RELEASE | opcode::RELEASEDIR | opcode::DESTROY => Answer::Data,
             opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT => Answer::None,
             opcode::FALLOCATE => Answer::Errno(libc_errno::EOPNOTSUPP),
             _ => Answer::Errno(libc_errno::ENOSYS),
         })
     }
 
-    fn init(&self, body: &[u8]) -> Vec<u8> {
+    fn init(&mut self, body: &[u8]) {
         let (minor, readahead, wanted) = (u32_at(body, 4), u32_at(body, 8), u32_at(body, 12));
         const ASYNC_READ: u32 = 1;
         const BIG_WRITES: u32 = 1 << 5;
-        let mut out = Vec::with_capacity(64);
-        for word in [7, minor.min(31), readahead, BIG_WRITES | (wanted & ASYNC_READ)] {
-            out.extend_from_slice(&word.to_le_bytes());
-        }
-        for half in [16u16, 12] {
-            out.extend_from_slice(&half.to_le_bytes()); // background requests: most, congested at
-        }
-        for word in [MAX_IO as u32, 1] {
-            out.extend_from_slice(&word.to_le_bytes());
-        }
-        for half in [32u16, 0] {
-            out.extend_from_slice(&half.to_le_bytes()); // pages a request, mapping alignment
-        }
-        out.resize(64, 0);
-        out
+        const MAX_PAGES: u32 = 1 << 22;
+        let flags = BIG_WRITES | MAX_PAGES | (wanted & ASYNC_READ);
+        self.put_u32s(&[7, minor.min(31), readahead, flags]);
+        self.put_u16s(&[16, 12]); // background requests: most, congested at
+        self.put_u32s(&[MAX_IO as u32, 1]);
+        self.put_u16s(&[(MAX_IO / 4096) as u16, 0]); // pages a request, mapping alignment
+        self.put_u32s(&[0; 8]);
     }
 
     /// The kernel's `fuse_attr`, 88 bytes.
-    fn attributes(&self, node: u64) -> Vec<u8> {
+    fn attributes(&mut self, node: u64) {
         let (mode, size) = if node == ROOT { (0o040_755, 4096) } else { (0o100_600, self.size) };
-        let mut out = Vec::with_capacity(88);
-        for word in [node, size, size / 512, 0, 0, 0] {
-            out.extend_from_slice(&word.to_le_bytes());
+        self.put_u64s(&[node, size, size / 512, 0, 0, 0]);
+        self.put_u32s(&[0, 0, 0, mode, 1, 0, 0, 0, 4096, 0]);
+    }
+
+    fn put_u64s(&mut self, words: &[u64]) {
+        words.iter().for_each(|word| self.reply.extend_from_slice(&word.to_le_bytes()));
+    }
+
+    fn put_u32s(&mut self, words: &[u32]) {
+        words.iter().for_each(|word| self.reply.extend_from_slice(&word.to_le_bytes()));
+    }
+
+    fn put_u16s(&mut self, words: &[u16]) {
+        words.iter().for_each(|word| self.reply.extend_from_slice(&word.to_le_bytes()));
+    }
+
+    /// Whether this request is the one to fail; `counter` chooses what the failure counts.
+    fn is_to_fail(&self, counter: impl Fn(&mut Failure) -> Option<&mut u64>) -> bool {
+        let mut failure = self.shared.failure.lock().expect("no holder panics");
+        let Some(others) = failure.as_mut().and_then(counter) else { return false };
+        if *others > 0 {
+            *others -= 1;
+            return false;
         }
-        for word in [0, 0, 0, mode, 1, 0, 0, 0, 4096, 0u32] {
-            out.extend_from_slice(&word.to_le_bytes());
-        }
-        out
+        *failure = None;
+        let confirmed = self.shared.flushes.load(Ordering::SeqCst);
+        self.shared.failed_at.store(confirmed + 1, Ordering::SeqCst);
+        true
     }
 
     fn record(&self, what: Recorded) {
         self.shared.records.lock().expect("no holder panics").push(what);
     }
 
-    fn reply(&mut self, unique: u64, errno: i32, data: &[u8]) -> io::Result<()> {
-        let mut out = Vec::with_capacity(16 + data.len());
-        out.extend_from_slice(&(16 + data.len() as u32).to_le_bytes());
-        out.extend_from_slice(&(-errno).to_le_bytes());
-        out.extend_from_slice(&unique.to_le_bytes());
-        out.extend_from_slice(data);
-        match self.device.write(&out) {
+    fn reply(&mut self, unique: u64, errno: i32) -> io::Result<()> {
+        let len = self.reply.len() as u32;
+        self.reply[..4].copy_from_slice(&len.to_le_bytes());
+        self.reply[4..8].copy_from_slice(&(-errno).to_le_bytes());
+        self.reply[8..16].copy_from_slice(&unique.to_le_bytes());
+        match self.device.write(&self.reply) {
             // The request was interrupted: nobody waits for the reply.
             Err(e) if e.raw_os_error() == Some(libc_errno::ENOENT) => Ok(()),
             Err(e) => Err(e),
@@ -253,30 +315,20 @@ impl Daemon {
 
 enum Answer {
     None,
-    Data(Vec<u8>),
+    /// What stands in [`Daemon::reply`].
+    Data,
     Errno(i32),
 }
 
 mod libc_errno {
     use nix::errno::Errno;
+    pub(super) const EIO: i32 = Errno::EIO as i32;
     pub(super) const ENODEV: i32 = Errno::ENODEV as i32;
     pub(super) const ENOENT: i32 = Errno::ENOENT as i32;
     pub(super) const EINTR: i32 = Errno::EINTR as i32;
     pub(super) const EAGAIN: i32 = Errno::EAGAIN as i32;
     pub(super) const EOPNOTSUPP: i32 = Errno::EOPNOTSUPP as i32;
     pub(super) const ENOSYS: i32 = Errno::ENOSYS as i32;
-}
-
-fn statfs() -> Vec<u8> {
-    let mut out = Vec::with_capacity(80);
-    for word in [100_000u64, 90_000, 90_000, 1000, 900] {
-        out.extend_from_slice(&word.to_le_bytes());
-    }
-    for word in [4096u32, 255, 4096] {
-        out.extend_from_slice(&word.to_le_bytes());
-    }
-    out.resize(80, 0);
-    out
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {

@@ -1,0 +1,217 @@
+//! The drive has no room: by the broker's own data, or by somebody else's. Produce is refused by that name, everything else
+//! goes on, also over a restart, and what waits is stored by itself once there is room.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::fcntl::{FallocateFlags, fallocate};
+use tidegate::{
+    Client, CreditReason, Error, ErrorCode, ErrorKind, PartitionId, Producer, Record, Ticket, TopicSpec,
+};
+
+use super::scene::{Load, TOPIC, all_there, ensure, readable, until};
+use crate::crash::mount::{Filesystem, Mounted};
+use crate::crash::scratch;
+use crate::ledger::Ledger;
+use crate::process::{BrokerProcess, binary, counted};
+
+/// The topic that fills the drive, and one that is deleted while it is full.
+const FILL: &str = "fill";
+const GONE: &str = "gone";
+const FILL_RECORD_BYTES: usize = 64 << 10;
+
+/// The broker fills the drive to its last byte.
+pub(super) async fn drive_full() -> io::Result<String> {
+    const ARGUMENTS: &[&str] = &["--shards", "1", "--free-space-floor", "0"];
+    let dir = scratch()?;
+    let (mounted, data) = small_drive(dir.path(), 288 << 20)?;
+    let broker = BrokerProcess::start(&data, ARGUMENTS)?;
+    let server = broker.server();
+    let client = prepare(&server).await?;
+    let ledger = Arc::new(Ledger::default());
+    let load = Load::start(&ledger, &server, &[1, 16]);
+    load.acks(100).await?;
+
+    let (producer, waiting) = fill(&client).await?;
+    everything_else_goes_on(&client, &ledger, &server).await?;
+    let stored = readable(&client, FILL).await?;
+    client.admin().delete_topic(GONE).await.map_err(io::Error::other)?;
+
+    // It comes back on its full drive, at the same address: whoever waits goes on waiting.
+    broker.kill()?;
+    let broker = start_again(&server, &data, ARGUMENTS).await?;
+    let client = Client::connect(&server).await.map_err(io::Error::other)?;
+    let now = readable(&client, FILL).await?;
+    ensure(now >= stored, || format!("{stored} records could be read before the restart, {now} after it"))?;
+    ensure(
+        !client.admin().list_topics().await.map_err(io::Error::other)?.iter().any(|t| t.name == GONE),
+        || "a topic that was deleted while the drive was full is there again".into(),
+    )?;
+    refused_as_full(&client).await?;
+
+    // Room again, and nobody but the operator does anything.
+    client
+        .admin()
+        .delete_records(FILL, PartitionId(0), tidegate::Offset(now as i64))
+        .await
+        .map_err(io::Error::other)?;
+    resumes(&load, producer, waiting).await?;
+    ends_well(broker, mounted, load, &data).await?;
+    Ok(format!(
+        "refused after {} MiB; {} acks, all there",
+        (stored * FILL_RECORD_BYTES as u64) >> 20,
+        ledger.len()
+    ))
+}
+
+/// Somebody else's file takes the room below the floor, and goes.
+pub(super) async fn drive_below_floor() -> io::Result<String> {
+    const ARGUMENTS: &[&str] = &["--shards", "1"];
+    const LEFT_BYTES: u64 = 4 << 20;
+    let dir = scratch()?;
+    let (mounted, data) = small_drive(dir.path(), 512 << 20)?;
+    let broker = BrokerProcess::start(&data, ARGUMENTS)?;
+    let server = broker.server();
+    let client = prepare(&server).await?;
+    let ledger = Arc::new(Ledger::default());
+    let load = Load::start(&ledger, &server, &[1, 16]);
+    load.acks(100).await?;
+
+    let ballast = mounted.path.join("ballast");
+    let drive = nix::sys::statvfs::statvfs(&mounted.path)?;
+    let free = drive.blocks_available() * drive.fragment_size();
+    fallocate(File::create(&ballast)?, FallocateFlags::empty(), 0, free.saturating_sub(LEFT_BYTES) as i64)?;
+    until("a refusal", async || Ok(refusal(&client).await?.is_some_and(|e| is_full(&e)))).await?;
+    everything_else_goes_on(&client, &ledger, &server).await?;
+    let before = ledger.len();
+    std::fs::remove_file(&ballast)?;
+    load.acks(100).await?;
+    let resumed = ledger.len() - before;
+    ends_well(broker, mounted, load, &data).await?;
+    Ok(format!("{resumed} acks soon after there was room, {} in all, all there", ledger.len()))
+}
+
+fn small_drive(dir: &Path, bytes: u64) -> io::Result<(Mounted, std::path::PathBuf)> {
+    let image = dir.join("drive.img");
+    Filesystem::Ext4.make(&image, bytes)?;
+    let mounted = Mounted::new(Filesystem::Ext4, &image, &dir.join("mnt"))?;
+    let data = mounted.path.join("data");
+    Ok((mounted, data))
+}
+
+/// At the address of one that was just killed: the kernel may hold its socket for a moment longer than its process.
+async fn start_again(server: &str, data: &Path, arguments: &[&str]) -> io::Result<BrokerProcess> {
+    let mut broker = None;
+    until("a start at the old address", async || {
+        match BrokerProcess::start_by(Command::new(binary("tidegate")?), server, data, arguments) {
+            Ok(started) => broker = Some(started),
+            Err(e) if e.to_string().contains("the address to listen on is in use") => {}
+            Err(e) => return Err(e),
+        }
+        Ok(broker.is_some())
+    })
+    .await?;
+    broker.ok_or_else(|| io::Error::other("not started"))
+}
+
+async fn prepare(server: &str) -> io::Result<Client> {
+    Load::create(server).await?;
+    let client = Client::connect(server).await.map_err(io::Error::other)?;
+    for topic in [FILL, GONE] {
+        client.admin().create_topic(TopicSpec::new(topic)).await.map_err(io::Error::other)?;
+    }
+    Ok(client)
+}
+
+/// Produces until the broker has refused for a while for want of room. Returns the producer and what waits in it.
+async fn fill(client: &Client) -> io::Result<(Producer, Vec<Ticket>)> {
+    let producer = client.producer(FILL).memory_bytes(4 << 20).start().await.map_err(io::Error::other)?;
+    let mut value = vec![0u8; FILL_RECORD_BYTES];
+    let mut tickets = std::collections::VecDeque::new();
+    let mut number = 0u64;
+    until("a refusal for want of room", async || {
+        while let Some(ticket) = {
+            value[..8].copy_from_slice(&number.to_le_bytes());
+            producer.try_enqueue(Record::new(&value).partition(PartitionId(0))).map_err(io::Error::other)?
+        } {
+            number += 1;
+            tickets.push_back(ticket);
+            // Those in front have been answered long since.
+            if tickets.len() > 256 {
+                tickets.pop_front().expect("there are many").await.map_err(io::Error::other)?;
+            }
+        }
+        let lasted = Duration::from_millis(500);
+        Ok(producer.stall().is_some_and(|stall| is_full(&stall.error) && stall.lasted > lasted))
+    })
+    .await?;
+    Ok((producer, tickets.into()))
+}
+
+/// What reads, stores no records, or asks, works on a full drive, and the broker says what is the matter.
+async fn everything_else_goes_on(client: &Client, ledger: &Ledger, server: &str) -> io::Result<()> {
+    refused_as_full(client).await?;
+    all_there(ledger, server, "on the full drive").await?;
+    readable(client, FILL).await?;
+    let admin = client.admin();
+    let offsets = [(PartitionId(0), tidegate::Offset(1))];
+    admin.commit_offsets("reader", TOPIC, &offsets).await.map_err(io::Error::other)?;
+    let status = admin.status().await.map_err(io::Error::other)?;
+    let refuses = counted(&status, "produce_refused_for_room");
+    ensure(refuses > 0, || "tg status does not say that produce is refused for want of room".into())
+}
+
+/// What a new producer is told; none: its record was stored.
+async fn refusal(client: &Client) -> io::Result<Option<Error>> {
+    let producer = client.producer(FILL).start().await.map_err(io::Error::other)?;
+    let _ticket = producer.enqueue(Record::new(b"one more")).await.map_err(io::Error::other)?;
+    let mut told = None;
+    until("an answer to a new producer", async || {
+        told = producer.stall().map(|stall| stall.error).filter(|e| e.kind() != ErrorKind::Unreachable);
+        Ok(told.is_some() || producer.stats().records_acked > 0)
+    })
+    .await?;
+    Ok(told)
+}
+
+async fn refused_as_full(client: &Client) -> io::Result<()> {
+    match refusal(client).await? {
+        Some(error) if is_full(&error) => Ok(()),
+        other => Err(io::Error::other(format!("a new producer is told: {other:?}"))),
+    }
+}
+
+fn is_full(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::NoCredit(CreditReason::DiskFull) | ErrorKind::Refused(ErrorCode::DiskFull)
+    )
+}
+
+/// Everything that waited is stored, and more.
+async fn resumes(load: &Load, producer: Producer, waiting: Vec<Ticket>) -> io::Result<()> {
+    for ticket in waiting {
+        let acked = tokio::time::timeout(Duration::from_secs(20), ticket).await;
+        acked
+            .map_err(|_| io::Error::other("there is room, but produce does not go on"))?
+            .map_err(io::Error::other)?;
+    }
+    drop(producer);
+    load.acks(100).await
+}
+
+async fn ends_well(broker: BrokerProcess, mounted: Mounted, load: Load, data: &Path) -> io::Result<()> {
+    let ledger = Arc::clone(&load.ledger);
+    load.finish().await?;
+    ensure(ledger.refused() == 0, || format!("{} records were refused for good", ledger.refused()))?;
+    let status = broker.terminate()?;
+    ensure(status.success(), || format!("after SIGTERM the broker ended with {status}"))?;
+    let broker = BrokerProcess::start(data, &[])?;
+    all_there(&ledger, &broker.server(), "after everything").await?;
+    broker.kill()?;
+    mounted.unmount()
+}
