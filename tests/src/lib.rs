@@ -1,5 +1,6 @@
 //! Everything that needs more than one file of the product.
 pub mod contract;
+pub mod corrupt;
 pub mod crash;
 pub mod faults;
 pub mod fuzz;

@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use tests::fuzz::command as fuzz;
 use tests::sim::command as sim;
-use tests::{crash, faults, kill, partitions};
+use tests::{corrupt, crash, faults, kill, partitions};
 
 /// Counts what is asked of it, for the bounds that `fuzz` checks.
 #[global_allocator]
@@ -25,6 +25,8 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Harness {
+    /// Flip bits in every structure of a data directory, stopped and running.
+    Corrupt(corrupt::CorruptArgs),
     /// Recover the real broker from crash states of a real filesystem. Needs root, /dev/fuse and loop devices.
     Crash(crash::CrashArgs),
     /// Put the real broker through faults of its machine: power cut, full drive, failing drive, pause, kill.
@@ -44,6 +46,12 @@ enum Harness {
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "a harness speaks to its operator")]
 async fn main() -> ExitCode {
     let result = match Args::parse().harness {
+        Harness::Corrupt(args) => corrupt::run(&args).await.map(|cases| {
+            print!("{}", corrupt::table(&cases));
+            let failed = cases.iter().filter(|case| case.failure.is_some()).count() as u64;
+            let failed = if cases.is_empty() { 1 } else { failed };
+            ("corrupt", cases.len() as u64 - failed.min(cases.len() as u64), failed)
+        }),
         Harness::Crash(args) => crash::run(&args).await.and_then(|report| {
             println!(
                 "crash states: {} on {}, {} pending sectors, {} torn; recovery crashed and repeated in {}",
