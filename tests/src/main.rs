@@ -29,7 +29,8 @@ enum Harness {
     Corrupt(corrupt::CorruptArgs),
     /// Recover the real broker from crash states of a real filesystem. Needs root, /dev/fuse and loop devices.
     Crash(crash::CrashArgs),
-    /// Put the real broker through faults of its machine: power cut, full drive, failing drive, pause, kill.
+    /// Put the real broker through faults of its machine: power cut, full drive, failing drive, few
+    /// descriptors, pause, kill.
     /// Needs root, /dev/fuse and loop devices.
     Faults(faults::FaultsArgs),
     /// Feed every decoder, and a whole broker, inputs that are nearly right.
@@ -84,7 +85,7 @@ async fn main() -> ExitCode {
                 .map(|()| ("faults", count("passed"), failed))
         }
         Harness::Fuzz(args) => {
-            fuzz::fuzz_all(&args).map_err(std::io::Error::other).map(|(text, targets, is_well)| {
+            fuzz::fuzz_all(&args).map_err(io::Error::other).map(|(text, targets, is_well)| {
                 print!("{text}");
                 whole("fuzz", targets, is_well)
             })

@@ -40,6 +40,7 @@ impl From<FileFault> for Fault {
 /// Creates a file that must not exist, allocated but not initialised, and makes its name durable. After a failure the
 /// file does not exist.
 pub(crate) fn create_allocated(path: &Path, bytes: u64) -> Result<(), FileFault> {
+    let dir = open_dir("create", path)?;
     let created = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -47,7 +48,7 @@ pub(crate) fn create_allocated(path: &Path, bytes: u64) -> Result<(), FileFault>
         .map_err(|e| FileFault::Refused(Fault::io("create", path, &e)))?;
     let allocated = allocate(&created, bytes).map_err(|e| FileFault::Refused(Fault::io("create", path, &e)));
     let ready = allocated.and_then(|()| {
-        let flushed = created.sync_all().and_then(|()| flush_dir(parent(path)));
+        let flushed = created.sync_all().and_then(|()| dir.sync_all());
         flushed.map_err(|e| FileFault::of_flush("flush on creating", path, &e))
     });
     ready.inspect_err(|_| {
@@ -70,8 +71,15 @@ pub(crate) fn nameless_block(dir: &Path) -> io::Result<File> {
 
 /// Removes a file and makes that durable.
 pub(crate) fn remove(path: &Path) -> Result<(), FileFault> {
+    let dir = open_dir("remove", path)?;
     fs::remove_file(path).map_err(|e| FileFault::Refused(Fault::io("remove", path, &e)))?;
-    flush_dir(parent(path)).map_err(|e| FileFault::of_flush("flush on removing", path, &e))
+    dir.sync_all().map_err(|e| FileFault::of_flush("flush on removing", path, &e))
+}
+
+/// The directory of a file, for its flush: opened before anything is done, so that a want of descriptors is a refusal and not
+/// taken for a flush that has failed.
+fn open_dir(verb: &str, path: &Path) -> Result<File, FileFault> {
+    File::open(parent(path)).map_err(|e| FileFault::Refused(Fault::io(verb, path, &e)))
 }
 
 /// Gives the file its full length with space behind all of it (not yet initialised).

@@ -1,10 +1,11 @@
-//! Faults of the machine under the real broker: a power cut, a full drive, a drive that fails, a pause, a kill. Each scenario
-//! puts the SDK's load on a broker of its own, lets the fault happen, and looks at what the clients were told and at what is
-//! there afterwards.
+//! Faults of the machine under the real broker: a power cut, a full drive, a drive that fails, too few descriptors, a pause, a
+//! kill. Each scenario puts the SDK's load on a broker of its own, lets the fault happen, and looks at what the clients were
+//! told and at what is there afterwards.
 //!
 //! Reading order: [`run`] (which scenarios there are and what each needs), [`scene`] (a broker on a filesystem under load), then
 //! a file a kind of fault.
 
+pub mod descriptors;
 pub mod drive;
 pub mod pause;
 pub mod power;
@@ -83,6 +84,7 @@ enum Scenario {
     DriveBelowFloor,
     FlushFails(Filesystem),
     WriteFails(Filesystem),
+    FewDescriptors,
     Pause,
     Kill,
 }
@@ -96,6 +98,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("flush-fails-xfs", Scenario::FlushFails(Filesystem::Xfs)),
     ("write-fails-ext4", Scenario::WriteFails(Filesystem::Ext4)),
     ("write-fails-xfs", Scenario::WriteFails(Filesystem::Xfs)),
+    ("few-descriptors", Scenario::FewDescriptors),
     ("pause", Scenario::Pause),
     ("kill", Scenario::Kill),
 ];
@@ -115,6 +118,7 @@ impl Scenario {
             Scenario::DriveFull | Scenario::DriveBelowFloor => EXT4,
             Scenario::FlushFails(Filesystem::Ext4) | Scenario::WriteFails(Filesystem::Ext4) => EXT4_FUSE,
             Scenario::FlushFails(_) | Scenario::WriteFails(_) => XFS_FUSE,
+            Scenario::FewDescriptors => &["prlimit"],
             Scenario::Pause | Scenario::Kill => &[],
         }
     }
@@ -126,6 +130,7 @@ impl Scenario {
             Scenario::DriveBelowFloor => space::drive_below_floor().await,
             Scenario::FlushFails(fs) => drive::flush_fails(fs, random).await,
             Scenario::WriteFails(fs) => drive::write_fails(fs, random).await,
+            Scenario::FewDescriptors => descriptors::few_descriptors().await,
             Scenario::Pause => pause::pause().await,
             Scenario::Kill => {
                 let args = kill::KillArgs { cycles: 5, seed: random.word(), dir: None };
