@@ -1,4 +1,4 @@
-//! The flush cycle, top to bottom: due, built, written, flushed, released.
+//! The flush cycle, top to bottom: due, built, written, flushed, released; and what the drive did comes in here.
 //!
 //! All that was appended since the last cycle goes out together: logs with much to write as runs straight into their data
 //! files, everything else as small extents in one journal frame, which also carries the marks of the runs. Extents of old
@@ -19,16 +19,18 @@ use tidegate_protocol::disk::run::{RUN_HEADER_BYTES, RunHeader, run_bytes};
 use tidegate_protocol::extent::{EXTENT_HEADER_BYTES, ExtentHeader, LogKind, identity_crc, payload_crc};
 use tidegate_protocol::ids::{ClusterId, FileId, LeaderEpoch, Offset, TopicPartition};
 use tidegate_reactor::buffer::{Buffer, View};
-use tidegate_reactor::op::{Fault, File, Now, Op, Tag};
+use tidegate_reactor::op::{Event, Fault, File, Now, Op, Tag};
 
 use super::answer::{DurableToken, Outcome};
 use super::append::{Pending, Staging};
 use super::flight::{Content, Cycle, FlushWanted, WriteEnd};
+use super::quiet::QUIET_TIMER;
 use super::recent::{BufferId, Settled, TailExtent};
 use super::room::RingUse;
+use super::scrub::SCRUB;
 use super::segment::{Place, PlaceFlush, Purpose, Zeros};
 use super::state::{Log, LogIndex};
-use super::{Condition, Logs};
+use super::{CHECKPOINT, CYCLE, Condition, DATA_FILE_TIMERS, DATA_FILES, Logs};
 use crate::mutants::{self, Mutant};
 
 /// Files to flush for a cycle up to which they cost less than zeros would: the journal and a few data files.
@@ -78,6 +80,48 @@ enum Piece {
 }
 
 impl Logs {
+    /// Takes in what the drive did.
+    pub fn on_event(&mut self, now: Now, event: Event, ops: &mut Vec<Op>) {
+        match event {
+            Event::Opened { file, result } if matches!(file.0 >> 48, CYCLE | CHECKPOINT) => {
+                self.opening -= 1;
+                if let Err(fault) = result {
+                    self.fail(fault);
+                }
+            }
+            Event::Written { tag, result, .. } if tag.0 >> 48 == CYCLE => self.on_written(tag, result, ops),
+            Event::Flushed { tag, result, .. } if tag.0 >> 48 == CYCLE => self.on_flushed(now, result, ops),
+            Event::Written { tag, result, .. } if tag.0 >> 48 == CHECKPOINT => {
+                if let Err(fault) = self.checkpoints.on_written(result, ops) {
+                    self.fail(fault);
+                }
+            }
+            Event::Flushed { tag, result, .. } if tag.0 >> 48 == CHECKPOINT => {
+                match self.checkpoints.on_flushed(result) {
+                    Ok(bound) => {
+                        self.journal.free_below(bound);
+                        self.scrub_checkpointed();
+                    }
+                    Err(fault) => self.fail(fault),
+                }
+            }
+            Event::Timer { tag } if tag == QUIET_TIMER => self.quiet.timer_at_ns = None,
+            Event::Read { tag, .. } | Event::Timer { tag } if tag.0 >> 48 == SCRUB => {
+                self.on_scrub_event(event);
+            }
+            Event::Read { .. } => self.reader.on_event(event, &mut self.segments),
+            other if is_of_data_files(&other) => {
+                if let Event::Opened { file, result: Err(fault) } = &other
+                    && let Some(file) = self.segments.handles.file_of(*file)
+                {
+                    self.scrub_open_failed(file, fault.clone());
+                }
+                self.segments.on_event(now, other, ops);
+            }
+            other => panic!("an event that nobody asked for: {other:?}"),
+        }
+    }
+
     /// The end of a pass of the turn: submits what has come together.
     pub fn pump(&mut self, now: Now, ops: &mut Vec<Op>) {
         self.reader.pump(&mut self.segments, ops);
@@ -548,6 +592,19 @@ impl Logs {
             self.quiet.since_ns = now.mono_ns;
         }
     }
+}
+
+fn is_of_data_files(event: &Event) -> bool {
+    let number = match event {
+        Event::Opened { file, .. } | Event::FileClosed { file } => file.0,
+        Event::Written { tag, .. }
+        | Event::Flushed { tag, .. }
+        | Event::Removed { tag, .. }
+        | Event::FreeSpace { tag, .. }
+        | Event::Timer { tag } => tag.0,
+        _ => return false,
+    };
+    matches!(number >> 48, DATA_FILES | DATA_FILE_TIMERS)
 }
 
 /// The header of a run of these extents.

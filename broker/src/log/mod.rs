@@ -58,11 +58,11 @@ use self::flight::Cycles;
 use self::flush_rule::FlushRule;
 use self::journal::{Journal, SLOTS, ring_file, ring_path, slot_file, slot_path};
 use self::notice::Shortage;
-use self::quiet::{QUIET_TIMER, Quiet};
+use self::quiet::Quiet;
 use self::reader::{ColdFind, ColdReader};
 use self::recent::Memory;
 use self::retention::Retention;
-use self::scrub::{SCRUB, Scrub};
+use self::scrub::Scrub;
 use self::segment::Segments;
 use self::state::{Log, LogIndex, LostFrames};
 use crate::limits::Limits;
@@ -324,65 +324,10 @@ impl Logs {
         }
     }
 
-    /// Takes in what the drive did.
-    pub fn on_event(&mut self, now: Now, event: Event, ops: &mut Vec<Op>) {
-        match event {
-            Event::Opened { file, result } if matches!(file.0 >> 48, CYCLE | CHECKPOINT) => {
-                self.opening -= 1;
-                if let Err(fault) = result {
-                    self.fail(fault);
-                }
-            }
-            Event::Written { tag, result, .. } if tag.0 >> 48 == CYCLE => self.on_written(tag, result, ops),
-            Event::Flushed { tag, result, .. } if tag.0 >> 48 == CYCLE => self.on_flushed(now, result, ops),
-            Event::Written { tag, result, .. } if tag.0 >> 48 == CHECKPOINT => {
-                if let Err(fault) = self.checkpoints.on_written(result, ops) {
-                    self.fail(fault);
-                }
-            }
-            Event::Flushed { tag, result, .. } if tag.0 >> 48 == CHECKPOINT => {
-                match self.checkpoints.on_flushed(result) {
-                    Ok(bound) => {
-                        self.journal.free_below(bound);
-                        self.scrub_checkpointed();
-                    }
-                    Err(fault) => self.fail(fault),
-                }
-            }
-            Event::Timer { tag } if tag == QUIET_TIMER => self.quiet.timer_at_ns = None,
-            Event::Read { tag, .. } | Event::Timer { tag } if tag.0 >> 48 == SCRUB => {
-                self.on_scrub_event(event);
-            }
-            Event::Read { .. } => self.reader.on_event(event, &mut self.segments),
-            other if is_of_data_files(&other) => {
-                if let Event::Opened { file, result: Err(fault) } = &other
-                    && let Some(file) = self.segments.handles.file_of(*file)
-                {
-                    self.scrub_open_failed(file, fault.clone());
-                }
-                self.segments.on_event(now, other, ops);
-            }
-            other => panic!("an event that nobody asked for: {other:?}"),
-        }
-    }
-
     /// What has happened for those who wait, in order.
     pub fn drain_outcomes(&mut self, into: &mut Vec<Outcome>) {
         into.extend(self.outcomes.drain(..));
     }
-}
-
-fn is_of_data_files(event: &Event) -> bool {
-    let number = match event {
-        Event::Opened { file, .. } | Event::FileClosed { file } => file.0,
-        Event::Written { tag, .. }
-        | Event::Flushed { tag, .. }
-        | Event::Removed { tag, .. }
-        | Event::FreeSpace { tag, .. }
-        | Event::Timer { tag } => tag.0,
-        _ => return false,
-    };
-    matches!(number >> 48, DATA_FILES | DATA_FILE_TIMERS)
 }
 
 #[cfg(test)]
