@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{FallocateFlags, fallocate};
 use tidegate::{
@@ -127,13 +127,15 @@ async fn prepare(server: &str) -> io::Result<Client> {
     Ok(client)
 }
 
-/// Produces until the broker has refused for a while for want of room. Returns the producer and what waits in it.
+/// Produces until nothing has been acknowledged for a while. What waits then was refused for want of room, or accepted just before
+/// and waits for a file: in both cases it is stored once there is room. Returns the producer and what waits in it.
 async fn fill(client: &Client) -> io::Result<(Producer, Vec<Ticket>)> {
     let producer = client.producer(FILL).memory_bytes(4 << 20).start().await.map_err(io::Error::other)?;
     let mut value = vec![0u8; FILL_RECORD_BYTES];
     let mut tickets = std::collections::VecDeque::new();
     let mut number = 0u64;
-    until("a refusal for want of room", async || {
+    let (mut acked, mut since) = (0, Instant::now());
+    let stopped = until("an end of the acks", async || {
         while let Some(ticket) = {
             value[..8].copy_from_slice(&number.to_le_bytes());
             producer.try_enqueue(Record::new(&value).partition(PartitionId(0))).map_err(io::Error::other)?
@@ -145,10 +147,17 @@ async fn fill(client: &Client) -> io::Result<(Producer, Vec<Ticket>)> {
                 tickets.pop_front().expect("there are many").await.map_err(io::Error::other)?;
             }
         }
-        let lasted = Duration::from_millis(500);
-        Ok(producer.stall().is_some_and(|stall| is_full(&stall.error) && stall.lasted > lasted))
+        let now = producer.stats().records_acked;
+        if now > acked {
+            (acked, since) = (now, Instant::now());
+        }
+        Ok(acked > 0 && since.elapsed() > Duration::from_secs(1))
     })
-    .await?;
+    .await;
+    stopped.map_err(|e| {
+        let (stall, stats) = (producer.stall(), producer.stats());
+        io::Error::other(format!("{e}; the producer says {stall:?}, {stats:?}, {} wait", tickets.len()))
+    })?;
     Ok((producer, tickets.into()))
 }
 
