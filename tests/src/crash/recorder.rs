@@ -89,9 +89,13 @@ impl Recorder {
         self.shared.flushes.load(Ordering::SeqCst)
     }
 
-    /// From now on counts towards this failure, which happens once.
-    pub fn fail(&self, failure: Failure) {
-        *self.shared.failure.lock().expect("no holder panics") = Some(failure);
+    /// From now on counts towards this failure, which happens once. None: one that has not happened yet never will.
+    pub fn fail(&self, failure: Option<Failure>) {
+        let mut waiting = self.shared.failure.lock().expect("no holder panics");
+        *waiting = failure;
+        if failure.is_some() {
+            self.shared.failed_at.store(0, Ordering::SeqCst);
+        }
     }
 
     /// Flushes that were confirmed before the failure; none if it has not happened yet.

@@ -83,8 +83,11 @@ async fn one_failure(fs: Filesystem, failure: Failure) -> io::Result<String> {
 async fn meet(recorder: &Recorder, load: &Load, failure: Failure) -> io::Result<u64> {
     const TRIES: u32 = 20;
     for _ in 0..TRIES {
-        recorder.fail(failure);
-        until("the failure", async || Ok(recorder.failed_at().is_some())).await?;
+        let failed_before = recorder.failed_at();
+        recorder.fail(Some(failure));
+        // A client may hear of the one before only now.
+        until("the failure", async || Ok(recorder.failed_at().is_some() || load.ledger.unknown() > 0))
+            .await?;
         let before = load.ledger.len();
         let goes_on = async || {
             let harmless = matches!(failure, Failure::WriteAfter(_)) && load.ledger.len() > before + 5_000;
@@ -92,7 +95,9 @@ async fn meet(recorder: &Recorder, load: &Load, failure: Failure) -> io::Result<
         };
         until("an unknown outcome, told to a client", goes_on).await?;
         if load.ledger.unknown() > 0 {
-            return recorder.failed_at().ok_or_else(|| io::Error::other("the failure is forgotten"));
+            recorder.fail(None);
+            let failed_at = recorder.failed_at().or(failed_before);
+            return failed_at.ok_or_else(|| io::Error::other("told of a failure that has not happened"));
         }
     }
     Err(io::Error::other(format!("none of {TRIES} failed writes concerned a client")))
