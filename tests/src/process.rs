@@ -90,6 +90,18 @@ impl BrokerProcess {
         Ok(kill(Pid::from_raw(self.child.id() as i32), signal)?)
     }
 
+    /// Whether each of its threads stands still after a SIGSTOP: the signal itself is sent before they do.
+    pub fn is_stopped(&self) -> io::Result<bool> {
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let stat = std::fs::read_to_string(task?.path().join("stat"))?;
+            // The name in brackets may hold anything; the state follows it.
+            if stat.rsplit_once(") ").is_none_or(|(_, rest)| !rest.starts_with('T')) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// SIGKILL: the process is gone, what the kernel already had is not.
     pub fn kill(mut self) -> io::Result<()> {
         self.child.kill()?;

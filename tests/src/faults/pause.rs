@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use tidegate::Client;
 
-use super::scene::{Load, all_there, ensure};
+use super::scene::{Load, all_there, ensure, until};
 use crate::ledger::Ledger;
 use crate::live::CuttingProxy;
 use crate::process::BrokerProcess;
@@ -28,6 +28,7 @@ pub(super) async fn pause() -> io::Result<String> {
     for round in 0..ROUNDS {
         load.acks(2_000).await?;
         broker.signal(Signal::SIGSTOP)?;
+        until("each thread stands still", async || broker.is_stopped()).await?;
         if round % 2 == 1 {
             proxy.cut();
         }
@@ -36,7 +37,10 @@ pub(super) async fn pause() -> io::Result<String> {
             async move { Client::connect(&server).await?.admin().status().await }
         });
         tokio::time::sleep(PAUSE).await;
-        ensure(!newcomer.is_finished(), || "a stopped broker has answered".into())?;
+        if newcomer.is_finished() {
+            let told = newcomer.await.map_err(io::Error::other)?;
+            return Err(io::Error::other(format!("a stopped broker has answered: {told:?}")));
+        }
         broker.signal(Signal::SIGCONT)?;
         newcomer.await.map_err(io::Error::other)?.map_err(io::Error::other)?;
     }
