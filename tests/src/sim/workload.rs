@@ -552,8 +552,8 @@ impl LogsTurn {
                     state.truth.create(log, state.plan.retention);
                 }
                 Err(CreateRefused::TooMany { .. }) => return,
-                // Damage to what was promised has made the shard so.
-                Err(CreateRefused::ReadOnly) if state.rot.is_some() => return,
+                // Damage to what was promised has made the shard so, or a write or flush that failed.
+                Err(CreateRefused::ReadOnly) if state.rot.is_some() || state.faults_injected => return,
                 Err(refused) => panic!("{log:?} could not be made: {refused:?}"),
             }
         }
