@@ -11,13 +11,11 @@ use std::ops::Range;
 
 use tidegate_protocol::batch::{self, BatchView};
 use tidegate_protocol::disk::checkpoint::ExtentPlace;
-use tidegate_protocol::disk::entry::{
-    ASSIGN_BYTES, Carriage, Entry, ProducerNote, RunMark, entry_bytes, run_mark_bytes,
-};
+use tidegate_protocol::disk::entry::{ASSIGN_BYTES, Carriage, Entry, entry_bytes, run_mark_bytes};
 use tidegate_protocol::disk::frame::{FrameBuilder, frame_bytes};
-use tidegate_protocol::disk::run::{RUN_HEADER_BYTES, RunHeader, run_bytes};
+use tidegate_protocol::disk::run::{RUN_HEADER_BYTES, run_bytes};
 use tidegate_protocol::extent::{EXTENT_HEADER_BYTES, ExtentHeader, LogKind, identity_crc, payload_crc};
-use tidegate_protocol::ids::{ClusterId, FileId, LeaderEpoch, Offset, TopicPartition};
+use tidegate_protocol::ids::{FileId, LeaderEpoch, Offset, TopicPartition};
 use tidegate_reactor::buffer::{Buffer, View};
 use tidegate_reactor::op::{Event, Fault, File, Now, Op, Tag};
 
@@ -27,6 +25,7 @@ use super::flight::{Content, Cycle, FlushWanted, WriteEnd};
 use super::quiet::QUIET_TIMER;
 use super::recent::{BufferId, Settled, TailExtent};
 use super::room::RingUse;
+use super::run_mark::{mark_of, run_header};
 use super::scrub::SCRUB;
 use super::segment::{Place, PlaceFlush, Purpose, Zeros};
 use super::state::{Log, LogIndex};
@@ -605,50 +604,6 @@ fn is_of_data_files(event: &Event) -> bool {
         _ => return false,
     };
     matches!(number >> 48, DATA_FILES | DATA_FILE_TIMERS)
-}
-
-/// The header of a run of these extents.
-fn run_header(
-    cluster: ClusterId,
-    place: &Place,
-    extents: &[(usize, ExtentHeader)],
-    bytes: usize,
-) -> RunHeader {
-    let (first, last) = (extents[0].1, extents[extents.len() - 1].1);
-    RunHeader {
-        cluster,
-        file: place.file,
-        generation: place.generation,
-        sequence: place.run_sequence,
-        previous_crc: place.previous_crc,
-        log: first.log,
-        base: first.base,
-        end: last.end,
-        bytes: bytes as u32,
-        extents: extents.len() as u32,
-        append_first_ms: first.append_time_ms,
-        append_last_ms: last.append_time_ms,
-        max_timestamp_ms: extents.iter().map(|(_, h)| h.max_timestamp_ms).max().unwrap_or(i64::MIN),
-    }
-}
-
-/// What the journal says about a run.
-fn mark_of(header: &RunHeader, at: u64, crc: u32, producers: Vec<ProducerNote>) -> RunMark {
-    RunMark {
-        log: header.log,
-        base: header.base,
-        end: header.end,
-        file: header.file,
-        generation: header.generation,
-        at,
-        bytes: header.bytes,
-        crc,
-        run_sequence: header.sequence,
-        append_first_ms: header.append_first_ms,
-        append_last_ms: header.append_last_ms,
-        max_timestamp_ms: header.max_timestamp_ms,
-        producers,
-    }
 }
 
 /// Cuts pending batches from the `from`th on into extents.

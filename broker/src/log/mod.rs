@@ -33,6 +33,7 @@ pub mod recover;
 pub mod reshard;
 mod retention;
 mod room;
+mod run_mark;
 mod scan;
 mod scrub;
 pub mod segment;
