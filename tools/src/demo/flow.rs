@@ -110,7 +110,10 @@ fn t_ns(value: &[u8]) -> Option<u64> {
 /// What the threads, the reader and the line of rates share.
 #[derive(Default)]
 struct Shared {
+    /// No further sample is to be taken; those under way are still enqueued.
     stop: AtomicBool,
+    /// The samplers have ended: `enqueued` grows no more.
+    all_enqueued: AtomicBool,
     enqueued: AtomicU64,
     acked: AtomicU64,
     bytes_acked: AtomicU64,
@@ -150,6 +153,7 @@ pub(super) async fn run(client: &Client, args: &DemoArgs, out: &mut Out) -> Resu
         sampler_seconds += part.seconds;
         waiting_seconds += part.waiting_seconds;
     }
+    shared.all_enqueued.store(true, Ordering::SeqCst);
     watched?;
     producer.flush().await?;
     let seconds = begun.elapsed().as_secs_f64();
@@ -314,16 +318,18 @@ impl Sampling {
     }
 }
 
-/// Reads until it has seen as many records as were enqueued, once sampling has stopped.
+/// Reads until it has seen as many records as were enqueued, once all are.
 async fn read(client: Client, shared: Arc<Shared>) -> Result<Live, Failure> {
     let mut live = Live::default();
     let mut consumer = client.consumer(TOPIC).from(Start::Earliest).start().await?;
     loop {
-        if shared.stop.load(Ordering::Relaxed) && live.records >= shared.enqueued.load(Ordering::Relaxed) {
+        if shared.all_enqueued.load(Ordering::SeqCst)
+            && live.records >= shared.enqueued.load(Ordering::Relaxed)
+        {
             consumer.close().await;
             return Ok(live);
         }
-        // The wait is short so that the end of sampling is noticed also when nothing more comes.
+        // The wait is short so that the end is noticed also when nothing more comes.
         match tokio::time::timeout(Duration::from_millis(100), consumer.next_batch()).await {
             Err(_) => {}
             Ok(None) => return Err(Failure::new(Code::Failed, "the stream of records ended by itself")),
