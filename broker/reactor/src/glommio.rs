@@ -11,8 +11,9 @@
 //!   EOPNOTSUPP. So the first file opened on a device is one made for that, with an initialised block.
 //! - Its memory for direct I/O is its own: a write is copied into it, a read out of it.
 //! - Its loop takes "no task queue may run, the preempt timer has fired" for "nothing is ready" and goes to sleep with a ready task,
-//!   if the thread loses its core for longer than that timer right there. So a `Pulse` wakes each executor ten times a second;
-//!   before that, one could sleep until its next timer, or for ever before its first.
+//!   if the thread loses its core for longer than that timer right there. In the first round that sleep is for ever: nobody has
+//!   a waker yet. With a timer of a millisecond one start in some dozens on a busy machine hung so. So the timer is long
+//!   ([`PREEMPT_AFTER`]), and a `Pulse` wakes each executor ten times a second.
 
 mod io;
 
@@ -47,8 +48,9 @@ const TURNS_MAX: usize = 4;
 /// Soon enough to fire in the executor's next round, late enough to be registered at all.
 const AT_ONCE: Duration = Duration::from_nanos(500);
 
-/// The kernel is asked for completions after this long, even if tasks keep making each other ready.
-const KERNEL_AFTER: Duration = Duration::from_millis(1);
+/// glommio's preempt timer: longer than a thread is ever kept from its core. It would make the executor ask the kernel for
+/// completions although tasks are still ready; ours do not make each other ready without the kernel.
+const PREEMPT_AFTER: Duration = Duration::from_secs(10);
 
 /// Between two strokes of a [`Pulse`].
 const PULSE: Duration = Duration::from_millis(100);
@@ -62,7 +64,7 @@ pub fn run(setup: Setup, turn: &mut dyn Turn) -> Result<(), Fault> {
     let executor = LocalExecutorBuilder::new(Placement::Unbound)
         .name(&name)
         .io_memory(setup.io_memory_bytes)
-        .preempt_timer(KERNEL_AFTER)
+        .preempt_timer(PREEMPT_AFTER)
         .make()
         .map_err(|e| executor_fault(&e))?;
     let _pulse = Pulse::start(&name, Arc::clone(setup.post.door().bell()))?;

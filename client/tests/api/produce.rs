@@ -205,9 +205,15 @@ async fn who_waits_for_credit_can_see_why_and_the_error_of_what_is_too_late_says
     assert_eq!(error.kind(), ErrorKind::Expired);
     assert!(error.to_string().contains("drive, which is full"), "{error}");
     assert!(producer.stall().is_none(), "nothing waits any more");
-    let ticket = producer.enqueue(Record::new(b"y")).await.unwrap();
     fake.change(|broker| broker.credit_withheld = false);
-    assert_eq!(ticket.await.unwrap().offset, Offset(0));
+    // On a busy machine even what may be sent can be too late.
+    let ack = loop {
+        match producer.enqueue(Record::new(b"y")).await.unwrap().await {
+            Ok(ack) => break ack,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Expired),
+        }
+    };
+    assert_eq!(ack.offset, Offset(0), "nothing that was too late is stored");
     assert!(producer.stall().is_none());
 }
 
