@@ -13,7 +13,7 @@
 //! - Its loop takes "no task queue may run, the preempt timer has fired" for "nothing is ready" and goes to sleep with a ready task,
 //!   if the thread loses its core for longer than that timer right there. In the first round that sleep is for ever: nobody has
 //!   a waker yet. With a timer of a millisecond one start in some dozens on a busy machine hung so. So the timer is long
-//!   ([`PREEMPT_AFTER`]), and a `Pulse` wakes each executor ten times a second.
+//!   (`PREEMPT_AFTER`), and a `Pulse` wakes each executor ten times a second.
 
 mod io;
 
