@@ -7,11 +7,12 @@
 //! ```
 //! A start that fails leaves nothing behind that it has made; an existing data directory is as it was.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 pub use tidegate_control::Signal;
 use tidegate_control::{Control, Log, Severity, Signals};
@@ -86,10 +87,10 @@ pub fn start_with(config: Config, signals: SignalsOf) -> Result<Running, StartEr
     let (tell, happenings) = mpsc::channel();
     let control = Control::start(signals_for(signals, &tell))
         .map_err(|e| explain_io("cannot start the control thread", "control thread", &e))?;
-    let listener = net::listen(config.listen).map_err(|e| listen_problem(&config, &e))?;
+    let log = control.log();
+    let listener = listen(config.listen, &log).map_err(|e| listen_problem(&config, &e))?;
     let addr =
         listener.local_addr().map_err(|e| explain_io("cannot listen", config.listen.to_string(), &e))?;
-    let log = control.log();
 
     let mut site = Site::open(&config)?;
     site.repairs().iter().for_each(|text| log.line(Severity::Warn, text));
@@ -368,6 +369,26 @@ fn machine_problems(
     problems
 }
 
+/// Binds and listens. When a broker was killed, the kernel ends what its rings had under way in the background, and the old
+/// listener is there until then: a restart waits for that instead of failing.
+fn listen(addr: SocketAddr, log: &Log) -> std::io::Result<TcpListener> {
+    const PATIENCE: Duration = Duration::from_secs(3);
+    const PAUSE: Duration = Duration::from_millis(20);
+    let began = Instant::now();
+    loop {
+        match net::listen(addr) {
+            Err(e) if e.kind() == std::io::ErrorKind::AddrInUse && began.elapsed() < PATIENCE => {
+                if began.elapsed() < PAUSE {
+                    let text = format!("{addr} is in use; waiting up to {} s for it", PATIENCE.as_secs());
+                    log.line(Severity::Warn, &text);
+                }
+                std::thread::sleep(PAUSE);
+            }
+            done => return done,
+        }
+    }
+}
+
 fn listen_problem(config: &Config, error: &std::io::Error) -> Problem {
     let place = format!("--listen {}", config.listen);
     match error.kind() {
@@ -376,7 +397,7 @@ fn listen_problem(config: &Config, error: &std::io::Error) -> Problem {
             "stop what listens there (`ss -ltnp` names it), or give another --listen; port 0 takes any free one",
         )
         .at(place)
-        .limits("one listener an address", "another process listens there"),
+        .limits("one listener an address", "another process has listened there for 3 s"),
         std::io::ErrorKind::AddrNotAvailable => Problem::new(
             "the address to listen on is none of this machine",
             "give one that `ip addr` shows, or 0.0.0.0 with --insecure for all of them",

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "all of this file is test code, its helpers too")]
 
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -155,6 +155,27 @@ fn listening_beyond_this_machine_needs_insecure() {
         .unwrap();
     refused(&output, USAGE, &["neither encrypted nor authenticated", "--listen", "0.0.0.0:0", "--insecure"]);
     assert!(!data.exists());
+}
+
+#[test]
+fn a_port_that_becomes_free_soon_is_taken() {
+    let place = place();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let mut broker = Command::new(TIDEGATE)
+        .args(["serve", "--shards", "1", "--listen", &address, "--data"])
+        .arg(place.path().join("data"))
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(broker.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let waits = said.find(|line| line.contains("in use"));
+    drop(taken);
+    let serves = said.find(|line| line.contains(&format!("serving on {address}")));
+    broker.kill().unwrap();
+    broker.wait().unwrap();
+    assert!(waits.is_some(), "it says that it waits");
+    assert!(serves.is_some(), "it serves at that address");
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub(super) async fn drive_full() -> io::Result<String> {
 
     // It comes back on its full drive, at the same address: whoever waits goes on waiting.
     broker.kill()?;
-    let broker = start_again(&server, &data, ARGUMENTS).await?;
+    let broker = BrokerProcess::start_by(Command::new(binary("tidegate")?), &server, &data, ARGUMENTS)?;
     let client = Client::connect(&server).await.map_err(io::Error::other)?;
     let now = readable(&client, FILL).await?;
     ensure(now >= stored, || format!("{stored} records could be read before the restart, {now} after it"))?;
@@ -101,21 +101,6 @@ fn small_drive(dir: &Path, bytes: u64) -> io::Result<(Mounted, std::path::PathBu
     let mounted = Mounted::new(Filesystem::Ext4, &image, &dir.join("mnt"))?;
     let data = mounted.path.join("data");
     Ok((mounted, data))
-}
-
-/// At the address of one that was just killed: the kernel may hold its socket for a moment longer than its process.
-async fn start_again(server: &str, data: &Path, arguments: &[&str]) -> io::Result<BrokerProcess> {
-    let mut broker = None;
-    until("a start at the old address", async || {
-        match BrokerProcess::start_by(Command::new(binary("tidegate")?), server, data, arguments) {
-            Ok(started) => broker = Some(started),
-            Err(e) if e.to_string().contains("the address to listen on is in use") => {}
-            Err(e) => return Err(e),
-        }
-        Ok(broker.is_some())
-    })
-    .await?;
-    broker.ok_or_else(|| io::Error::other("not started"))
 }
 
 async fn prepare(server: &str) -> io::Result<Client> {
