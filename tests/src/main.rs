@@ -102,9 +102,10 @@ async fn main() -> ExitCode {
             whole("partitions", 1, report.acked == args.partitions as u64)
         }),
         Harness::Sim(args) => {
-            let (text, is_well) = sim::simulate(&args);
-            print!("{text}");
-            Ok(whole("sim", 1, is_well))
+            let outcome = sim::simulate(&args);
+            print!("{}", outcome.text);
+            let written = outcome.json.map_or(Ok(()), |json| write_json(args.output.as_deref(), &json));
+            written.map(|()| whole("sim", 1, outcome.is_well))
         }
     };
     match result {

@@ -1,6 +1,7 @@
 //! The simulator's seeds, and the planted bugs that they have to catch.
 
-use tests::sim::run::{Level, caught_by, run_many};
+use tests::sim::run::{Level, level_of};
+use tests::sim::summary::{Seeds, caught_by, run_many};
 use tidegate_broker::mutants::Mutant;
 
 /// About a minute and a half of both cores of a small machine.
@@ -10,35 +11,32 @@ const SEEDS_OF_SHARDS: u64 = 500;
 /// A planted bug must show within so many seeds.
 const BUDGET: u64 = 300;
 
+fn seeds(level: Level, count: u64) -> Seeds {
+    Seeds { level, first: 0, count, threads: 2, repeat_every: 1 }
+}
+
 #[test]
 fn a_thousand_seeds_lose_nothing_that_was_acknowledged() {
-    let summary = run_many(Level::Logs, 0, SEEDS, 2);
-    println!("{:#?}", summary.kinds());
+    let summary = run_many(seeds(Level::Logs, SEEDS));
+    println!("{:#?}", summary.kinds(Level::Logs));
     assert_eq!(summary.failed, []);
     assert_eq!(summary.seeds, SEEDS);
-    assert_eq!(summary.never(), Vec::<&str>::new(), "nothing is proved of what never occurred");
+    assert_eq!(summary.never(Level::Logs), Vec::<&str>::new(), "nothing is proved of what never occurred");
 }
 
 #[test]
 fn whole_shards_keep_what_they_have_told_their_clients() {
-    let summary = run_many(Level::Shards, 0, SEEDS_OF_SHARDS, 2);
-    println!("{:#?}", summary.kinds());
+    let summary = run_many(seeds(Level::Shards, SEEDS_OF_SHARDS));
+    println!("{:#?}", summary.kinds(Level::Shards));
     assert_eq!(summary.failed, []);
     assert_eq!(summary.seeds, SEEDS_OF_SHARDS);
 }
 
 #[test]
 fn every_planted_bug_is_caught() {
-    let at_shards = [
-        Mutant::DuplicateAnsweredEarly,
-        Mutant::OffsetStoredEarly,
-        Mutant::TopicToldEarly,
-        Mutant::ProducerIdReused,
-    ];
     let mut missed = Vec::new();
     for mutant in Mutant::ALL {
-        let level = if at_shards.contains(&mutant) { Level::Shards } else { Level::Logs };
-        match caught_by(level, mutant, BUDGET) {
+        match caught_by(level_of(mutant), mutant, BUDGET) {
             Some((seed, how)) => println!("{}: seed {seed}: {how}", mutant.name()),
             None => missed.push(mutant.name()),
         }

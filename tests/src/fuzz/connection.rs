@@ -21,7 +21,7 @@ use super::measure::{asked, in_use};
 use super::{Outcome, seal, wire};
 use crate::sim::blocking::BlockingDisk;
 use crate::sim::disk::{OneFlush, VirtualDisk};
-use crate::sim::machine::{self, Shape};
+use crate::sim::machine::{self, Rests, Shape};
 use crate::sim::net::{Link, Peer, PeerEvent, PeerOp, Reading};
 use crate::sim::random::Random;
 use crate::sim::reactor::{Step, World};
@@ -44,7 +44,7 @@ const MEMORY_MAX: usize = 4 << 20;
 /// A stream is sent; the broker holds all that is promised.
 pub fn check(input: &[u8]) -> Outcome {
     let mut random = Random::new(u64::from(crc32c::crc32c(input)));
-    let shape = Shape::draw(&mut Random::new(1), OneFlush::WholeDevice);
+    let shape = Shape::draw(&mut Random::new(1), OneFlush::WholeDevice, Rests::Short);
     let mut limits = shard_limits(&shape);
     // A client that holds credit and is silent is ended when others wait for some; here it is silent on purpose.
     limits.credit_idle_ms = ShardLimits::default().credit_idle_ms;
@@ -299,7 +299,7 @@ impl Client {
         ops.push(PeerOp::WakeAt(now_ns + 2_000_000));
         match self.session.standing() {
             _ if self.shared.borrow().is_stopping => {}
-            Standing::Gone => self.session.connect(None, ops),
+            Standing::Gone => self.session.connect(now_ns, None, ops),
             Standing::Greeting => {}
             Standing::Ready if self.waiting.is_none() => {
                 self.ask();
@@ -368,7 +368,7 @@ impl Peer for Client {
                     assert!(!is_cut_off, "an honest client was cut off");
                 }
                 PeerEvent::Bytes(link, bytes) => {
-                    for arrived in self.session.take(link, &bytes) {
+                    for arrived in self.session.take(now_ns, link, &bytes) {
                         self.takes(&arrived);
                     }
                 }

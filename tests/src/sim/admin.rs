@@ -72,13 +72,17 @@ impl Admin {
     }
 
     fn wake(&mut self, now_ns: u64, ops: &mut Vec<PeerOp>) {
-        ops.push(PeerOp::WakeAt(now_ns + self.random.between(500_000, 6_000_000)));
+        let pause_ns = self.random.between(500_000, 6_000_000);
+        ops.push(PeerOp::WakeAt(now_ns + self.scene.borrow().pause_ns(pause_ns)));
+        if self.session.close_if_silent(now_ns, ops) {
+            self.gave_up();
+        }
         match self.session.standing() {
             Standing::Gone => {
                 let shards = self.scene.borrow().shard_count;
                 let shard =
                     self.random.chance(700_000).then(|| ShardId(self.random.below(shards.into()) as u16));
-                self.session.connect(shard, ops);
+                self.session.connect(now_ns, shard, ops);
                 self.scene.borrow_mut().claims.counts.connections += 1;
             }
             Standing::Greeting => {}
@@ -317,6 +321,7 @@ impl Admin {
             ErrorCode::UnknownTopic if matches!(waiting, Waiting::Delete(..)) => {}
             ErrorCode::UnknownTopic | ErrorCode::UnknownPartition
                 if log.is_some_and(|log| scene.claims.may_be_gone(log)) => {}
+            _ if scene.bits_flip => {}
             _ => panic!("{waiting:?}: refused: {error}"),
         }
     }
@@ -333,7 +338,7 @@ impl Peer for Admin {
                     }
                 }
                 PeerEvent::Bytes(link, bytes) => {
-                    for arrived in self.session.take(link, &bytes) {
+                    for arrived in self.session.take(now_ns, link, &bytes) {
                         self.takes(&arrived);
                     }
                 }

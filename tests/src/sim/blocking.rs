@@ -9,7 +9,7 @@ use tidegate_reactor::disk::{Disk, DiskFile};
 use tidegate_reactor::op::{Fault, OpenHow};
 
 use super::clock::Clock;
-use super::disk::{Inode, VirtualDisk};
+use super::disk::{Data, Inode, VirtualDisk};
 use super::trace::{Field, Trace};
 
 /// How a process ends that does not stop by itself.
@@ -155,7 +155,7 @@ impl Disk for BlockingDisk<'_> {
         let mut done = 0;
         while done < data.len() {
             let rest = View::copy_of(&data[done..]);
-            let ticket = self.disk.begin_write(inode, at + done as u64, rest);
+            let ticket = self.disk.begin_write(inode, at + done as u64, Data::Bytes(rest));
             if self.ends_here() {
                 return self.crash();
             }

@@ -7,10 +7,11 @@
 //! [`OneFlush::OwnFileOnly`] a flush covers its own file alone, as on a filesystem that redirects writes.
 //!
 //! At a power loss each sector that has pending writes becomes, one by one: its old bytes, those of one of its pending
-//! writes, a mixture in 512-byte pieces, or zeros. A kill of the process only ends the ops under way; pending writes stay
+//! writes, a mixture in 512-byte pieces, zeros, or garbage. What is durable may decay ([`Decay`]). A kill of the process only ends the ops under way; pending writes stay
 //! in the drive's cache, readable and not durable.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use tidegate_reactor::buffer::{BLOCK, Buffer, View};
@@ -60,6 +61,36 @@ pub struct FaultRates {
     pub full: u32,
     /// Somebody else has taken all free space but a little when it is asked for, and gives it back.
     pub low_space: u32,
+    /// After a read, write or flush that failed, those of that file go on failing until the broker is started again.
+    pub sticky: u32,
+}
+
+/// What can become of durable sectors, whether by itself or because the drive lied when they were written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decay {
+    /// One bit flips.
+    Bit,
+    /// They are random bytes.
+    Garbage,
+    /// They are zeros.
+    Zeros,
+    /// They are what they were before they were last written: that write was lost.
+    Stale,
+    /// They are what lies somewhere else: a write went astray.
+    Misplaced,
+}
+
+impl Decay {
+    /// All of them.
+    pub const ALL: [Decay; 5] = [Decay::Bit, Decay::Garbage, Decay::Zeros, Decay::Stale, Decay::Misplaced];
+}
+
+/// An op on an open file that can fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum FileOp {
+    Read,
+    Write,
+    Flush,
 }
 
 /// The drive with its one filesystem. It outlives every start of the broker in a run.
@@ -71,6 +102,8 @@ pub struct VirtualDisk {
     dirs: BTreeSet<PathBuf>,
     files: BTreeMap<Inode, VirtualFile>,
     underway: BTreeMap<Ticket, Underway>,
+    /// What fails until the next start.
+    failing: BTreeSet<(Inode, FileOp)>,
     /// Rises with every completed write; orders writes and flushes.
     tick: u64,
     next: u64,
@@ -81,7 +114,43 @@ pub struct VirtualDisk {
     coverage: Coverage,
 }
 
-type Sector = Box<[u8; SECTOR]>;
+/// What a sector holds; none: zeros.
+type Sector = Option<Box<[u8; SECTOR]>>;
+
+/// What is written.
+#[derive(Debug)]
+pub enum Data {
+    /// These bytes.
+    Bytes(View),
+    /// So many zeros.
+    Zeros(usize),
+}
+
+impl Data {
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Data::Bytes(view) => view.len(),
+            Data::Zeros(len) => *len,
+        }
+    }
+
+    /// Whether it is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn sector(&self, index: usize) -> Sector {
+        match self {
+            Data::Bytes(view) => {
+                let mut bytes = Box::new([0; SECTOR]);
+                bytes.copy_from_slice(&view[index * SECTOR..(index + 1) * SECTOR]);
+                Some(bytes)
+            }
+            Data::Zeros(_) => None,
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 struct VirtualFile {
@@ -92,8 +161,9 @@ struct VirtualFile {
 
 #[derive(Debug, Default)]
 struct SectorState {
-    /// None: zeros.
-    durable: Option<Sector>,
+    durable: Sector,
+    /// What was durable before that.
+    before: Sector,
     /// Whether the sector's extent is initialised on the drive, so that a flush of another file covers it.
     initialised: bool,
     /// Completed writes that no flush has covered, oldest first.
@@ -110,7 +180,7 @@ struct Version {
 
 #[derive(Debug)]
 enum Underway {
-    Write { inode: Inode, at: u64, data: View },
+    Write { inode: Inode, at: u64, data: Data },
     Flush { inode: Inode, tick: u64 },
     Create { path: PathBuf, inode: Inode, bytes: u64 },
     Remove { path: PathBuf },
@@ -135,6 +205,7 @@ impl VirtualDisk {
             dirs: BTreeSet::from([PathBuf::from("/")]),
             files: BTreeMap::new(),
             underway: BTreeMap::new(),
+            failing: BTreeSet::new(),
             tick: 0,
             next: 1,
             faults: FaultRates::default(),
@@ -189,10 +260,12 @@ impl VirtualDisk {
     /// # Panics
     /// If place or length are not multiples of the block, the range is not inside the file, or another write under way
     /// overlaps it: all three are faults of the broker.
-    pub fn begin_write(&mut self, inode: Inode, at: u64, data: View) -> Ticket {
+    pub fn begin_write(&mut self, inode: Inode, at: u64, data: Data) -> Ticket {
         assert!(at.is_multiple_of(SECTOR as u64), "a write at {at}, not a multiple of the block");
         assert!(!data.is_empty() && data.len().is_multiple_of(SECTOR), "a write of {} bytes", data.len());
-        assert!((data.as_ptr() as usize).is_multiple_of(SECTOR), "a write from unaligned memory");
+        if let Data::Bytes(view) = &data {
+            assert!((view.as_ptr() as usize).is_multiple_of(SECTOR), "a write from unaligned memory");
+        }
         let end = at + data.len() as u64;
         assert!(end <= self.len(inode), "a write up to {end} in a file of {} bytes", self.len(inode));
         for other in self.underway.values() {
@@ -212,7 +285,7 @@ impl VirtualDisk {
             panic!("{ticket:?} is no write under way");
         };
         self.coverage.writes += 1;
-        if self.random.chance(self.faults.write_error) {
+        if self.fails(inode, FileOp::Write, self.faults.write_error) {
             self.coverage.write_errors += 1;
             self.apply_some(ticket, inode, at, &data);
             return Err(fault(format!("write at {at}"), EIO));
@@ -222,7 +295,7 @@ impl VirtualDisk {
             self.coverage.short_writes += 1;
             done = SECTOR * self.random.between(1, (done / SECTOR) as u64 - 1) as usize;
         }
-        self.apply(ticket, inode, at, &data[..done]);
+        self.apply(ticket, inode, at, &data, 0..done / SECTOR);
         Ok(done)
     }
 
@@ -238,7 +311,7 @@ impl VirtualDisk {
             panic!("{ticket:?} is no flush under way");
         };
         self.coverage.flushes += 1;
-        if !self.random.chance(self.faults.flush_error) {
+        if !self.fails(inode, FileOp::Flush, self.faults.flush_error) {
             self.cover(inode, tick);
             return Ok(());
         }
@@ -324,7 +397,7 @@ impl VirtualDisk {
         assert!(at.is_multiple_of(SECTOR as u64), "a read at {at}, not a multiple of the block");
         assert!(len.is_multiple_of(SECTOR), "a read of {len} bytes, not a multiple of the block");
         self.coverage.reads += 1;
-        if self.random.chance(self.faults.read_error) {
+        if self.fails(inode, FileOp::Read, self.faults.read_error) {
             self.coverage.read_errors += 1;
             return Err(fault(format!("read at {at}"), EIO));
         }
@@ -387,15 +460,18 @@ impl VirtualDisk {
         self.files.values().map(|f| (f.sectors.len() * SECTOR) as u64).sum()
     }
 
-    /// Flips one bit somewhere in what lies on the drive: rot. Returns in which file; none if nothing was ever written.
-    pub fn rot_somewhere(&mut self, random: &mut Random) -> Option<PathBuf> {
-        let holds = |sector: &SectorState| {
-            sector.pending.is_empty() && sector.durable.as_ref().is_some_and(|b| b.iter().any(|b| *b != 0))
+    /// Lets a few neighbouring sectors decay somewhere in what lies on the drive. Returns in which file; none if there is nothing
+    /// that could decay so.
+    pub fn decay_somewhere(&mut self, random: &mut Random, how: Decay) -> Option<PathBuf> {
+        let can = |sector: &SectorState| {
+            let holds = sector.durable.as_ref().is_some_and(|bytes| !is_zero(bytes));
+            let has_changed = how != Decay::Stale || sector.before.is_some();
+            sector.pending.is_empty() && holds && has_changed
         };
         let mut found = Vec::new();
         for (path, inode) in &self.names {
             let sectors = &self.files[inode].sectors;
-            let indices: Vec<usize> = (0..sectors.len()).filter(|i| holds(&sectors[*i])).collect();
+            let indices: Vec<usize> = (0..sectors.len()).filter(|i| can(&sectors[*i])).collect();
             if !indices.is_empty() {
                 found.push((path.clone(), *inode, indices));
             }
@@ -404,11 +480,38 @@ impl VirtualDisk {
             return None;
         }
         // A file, then a place in it: small files matter as much as large ones.
+        let elsewhere = found[random.index(found.len())].clone();
         let (path, inode, indices) = found.swap_remove(random.index(found.len()));
-        let at = random.pick(&indices) * SECTOR + random.index(SECTOR);
-        let bit = random.below(8) as u8;
-        assert!(self.rot(inode, at as u64, bit), "the sector holds something");
-        Some(path)
+        let first = random.pick(&indices);
+        if how == Decay::Bit {
+            let at = first * SECTOR + random.index(SECTOR);
+            assert!(self.rot(inode, at as u64, random.below(8) as u8), "the sector holds something");
+            return Some(path);
+        }
+        let count = random.between(1, 4) as usize;
+        let mut has_changed = false;
+        for index in (first..first + count).take_while(|index| indices.contains(index)) {
+            let (_, from, others) = &elsewhere;
+            let other = self.files[from].sectors[random.pick(others)].durable.clone();
+            has_changed |= self.decay(random, inode, index, how, other);
+        }
+        has_changed.then_some(path)
+    }
+
+    /// Returns whether the sector holds something else now.
+    fn decay(&mut self, random: &mut Random, inode: Inode, index: usize, how: Decay, other: Sector) -> bool {
+        let sector = &mut self.files.get_mut(&inode).expect("a file of this drive").sectors[index];
+        let (new, count) = match how {
+            Decay::Bit => unreachable!("a bit is no sector"),
+            Decay::Garbage => (garbage(random), &mut self.coverage.sectors_garbled),
+            Decay::Zeros => (None, &mut self.coverage.sectors_zeroed),
+            Decay::Stale => (sector.before.clone(), &mut self.coverage.sectors_stale),
+            Decay::Misplaced => (other, &mut self.coverage.sectors_misplaced),
+        };
+        let has_changed = new != sector.durable;
+        *count += u64::from(has_changed);
+        sector.durable = new;
+        has_changed
     }
 
     /// Flips that bit of the byte there. Returns false if the sector has never been written.
@@ -417,11 +520,24 @@ impl VirtualDisk {
         match &mut file.sectors[at as usize / SECTOR].durable {
             Some(bytes) => {
                 bytes[at as usize % SECTOR] ^= 1 << bit;
-                self.coverage.rotten += 1;
+                self.coverage.bits_flipped += 1;
                 true
             }
             None => false,
         }
+    }
+
+    /// Whether an op fails, by itself or because one of its kind has failed before.
+    fn fails(&mut self, inode: Inode, op: FileOp, per_million: u32) -> bool {
+        if self.faults.sticky > 0 && self.failing.contains(&(inode, op)) {
+            return true;
+        }
+        let fails = self.random.chance(per_million);
+        if fails && self.random.chance(self.faults.sticky) {
+            self.coverage.sticky += 1;
+            self.failing.insert((inode, op));
+        }
+        fails
     }
 
     fn begin(&mut self, op: Underway) -> Ticket {
@@ -459,7 +575,7 @@ impl VirtualDisk {
                 }
                 let covered = sector.pending.iter().take_while(|v| v.tick <= tick).count();
                 if let Some(last) = sector.pending.drain(..covered).next_back() {
-                    sector.durable = Some(last.bytes);
+                    sector.before = std::mem::replace(&mut sector.durable, last.bytes);
                     sector.initialised = true;
                 }
                 file.tidy(index);
@@ -467,25 +583,23 @@ impl VirtualDisk {
         }
     }
 
-    fn apply(&mut self, write: Ticket, inode: Inode, at: u64, data: &[u8]) {
+    /// Those sectors of what is written at `at` reach the drive's cache.
+    fn apply(&mut self, write: Ticket, inode: Inode, at: u64, data: &Data, sectors: Range<usize>) {
         self.tick += 1;
         let tick = self.tick;
         let file = self.files.get_mut(&inode).expect("a file of this drive");
         let first = at as usize / SECTOR;
-        for (i, chunk) in data.chunks_exact(SECTOR).enumerate() {
-            let mut bytes = Box::new([0; SECTOR]);
-            bytes.copy_from_slice(chunk);
-            file.sectors[first + i].pending.push(Version { bytes, tick, write });
-            file.dirty.insert(first + i);
+        for index in sectors {
+            file.sectors[first + index].pending.push(Version { bytes: data.sector(index), tick, write });
+            file.dirty.insert(first + index);
         }
     }
 
     /// Any of the write's sectors reach the drive's cache.
-    fn apply_some(&mut self, write: Ticket, inode: Inode, at: u64, data: &View) {
+    fn apply_some(&mut self, write: Ticket, inode: Inode, at: u64, data: &Data) {
         for index in 0..data.len() / SECTOR {
             if self.random.chance(500_000) {
-                let from = index * SECTOR;
-                self.apply(write, inode, at + from as u64, &data[from..from + SECTOR]);
+                self.apply(write, inode, at, data, index..index + 1);
             }
         }
     }
@@ -495,7 +609,9 @@ impl VirtualDisk {
         for (ticket, op) in std::mem::take(&mut self.underway) {
             let happens = self.random.chance(500_000);
             match op {
-                Underway::Write { inode, at, data } if happens => self.apply(ticket, inode, at, &data),
+                Underway::Write { inode, at, data } if happens => {
+                    self.apply(ticket, inode, at, &data, 0..data.len() / SECTOR);
+                }
                 Underway::Write { inode, at, data } => self.apply_some(ticket, inode, at, &data),
                 Underway::Flush { inode, tick } if happens => self.cover(inode, tick),
                 Underway::Create { path, inode, bytes } if happens && bytes != u64::MAX => {
@@ -510,6 +626,7 @@ impl VirtualDisk {
                 Underway::Flush { .. } | Underway::Create { .. } | Underway::Remove { .. } => {}
             }
         }
+        self.failing.clear();
         // Nobody holds a file open any more: what has no name is gone.
         let named: BTreeSet<Inode> = self.names.values().copied().collect();
         self.files.retain(|inode, _| named.contains(inode));
@@ -525,8 +642,8 @@ impl VirtualFile {
 }
 
 impl SectorState {
-    fn latest(&self) -> Option<&Sector> {
-        self.pending.last().map(|v| &v.bytes).or(self.durable.as_ref())
+    fn latest(&self) -> &Sector {
+        self.pending.last().map_or(&self.durable, |v| &v.bytes)
     }
 
     fn lose_power(
@@ -536,13 +653,13 @@ impl SectorState {
         mut fate_of: impl FnMut(&mut Random, Ticket) -> Fate,
     ) {
         let old = self.durable.take();
-        let mut kept: Option<Sector> = None;
+        let mut kept = None;
         let mut versions = std::mem::take(&mut self.pending);
         while let Some(version) = versions.pop() {
             let how = match fate_of(random, version.write) {
                 Fate::Kept => 0,
                 Fate::Dropped => 1,
-                Fate::Mixed => random.below(4),
+                Fate::Mixed => random.below(5),
             };
             match how {
                 0 => {
@@ -555,23 +672,28 @@ impl SectorState {
                 }
                 2 => {
                     coverage.sectors_torn += 1;
-                    let below = versions.last().map(|v| &v.bytes).or(old.as_ref());
+                    let below = versions.last().map_or(&old, |v| &v.bytes);
                     kept = Some(torn(random, version.bytes, below));
                 }
-                _ => {
+                3 => {
                     coverage.sectors_zero += 1;
-                    kept = Some(Box::new([0; SECTOR]));
+                    kept = Some(None);
+                }
+                _ => {
+                    coverage.sectors_garbage += 1;
+                    kept = Some(garbage(random));
                 }
             }
             self.initialised = true;
             break;
         }
-        self.durable = kept.or(old);
+        self.durable = kept.unwrap_or(old);
     }
 }
 
 /// New bytes in which some 512-byte pieces are still those from below.
-fn torn(random: &mut Random, mut new: Sector, below: Option<&Sector>) -> Sector {
+fn torn(random: &mut Random, new: Sector, below: &Sector) -> Sector {
+    let mut new = new.unwrap_or_else(|| Box::new([0; SECTOR]));
     for piece in 0..SECTOR / PIECE {
         if random.chance(500_000) {
             let range = piece * PIECE..(piece + 1) * PIECE;
@@ -581,7 +703,17 @@ fn torn(random: &mut Random, mut new: Sector, below: Option<&Sector>) -> Sector 
             }
         }
     }
-    new
+    Some(new)
+}
+
+fn garbage(random: &mut Random) -> Sector {
+    let mut bytes = Box::new([0; SECTOR]);
+    bytes.chunks_exact_mut(8).for_each(|c| c.copy_from_slice(&random.word().to_le_bytes()));
+    Some(bytes)
+}
+
+fn is_zero(bytes: &[u8; SECTOR]) -> bool {
+    bytes.iter().all(|b| *b == 0)
 }
 
 fn fault(what: String, errno: i32) -> Fault {

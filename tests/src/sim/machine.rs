@@ -30,15 +30,25 @@ pub struct Shape {
     pub batch_bytes_max: u64,
 }
 
+/// How long a seed's broker stands idle at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rests {
+    /// A second or so: everything that repeats does so every few milliseconds.
+    Short,
+    /// Minutes: what repeats takes seconds between, or a seed would consist of nothing else.
+    Long,
+}
+
 impl Shape {
     /// Draws a shape whose bounds fit together.
-    pub fn draw(random: &mut Random, one_flush: OneFlush) -> Shape {
+    pub fn draw(random: &mut Random, one_flush: OneFlush, rests: Rests) -> Shape {
         let frame_bytes_max = random.pick(&[64, 128, 256]) << 10;
         let ring_file_bytes = (frame_bytes_max as u64) * random.between(1, 2);
         let ring_files = random.between(4, 6) as u32;
         let ring = ring_file_bytes * u64::from(ring_files);
         let most = (ring - ring.div_ceil(10)) / 3;
         let settle_bytes = random.pick(&[8, 16, 32]) << 10;
+        let slow = if rests == Rests::Long { 100 } else { 1 };
         let limits = Limits {
             ring_file_bytes,
             ring_files,
@@ -71,10 +81,10 @@ impl Shape {
                 reads_max: 4,
                 reads_waiting_max: 20,
                 floor_bytes: random.pick(&[None, Some(0), Some(1 << 20)]),
-                space_look_ns: random.pick(&[5_000_000, 200_000_000]),
-                class_idle_ns: random.pick(&[10_000_000, 500_000_000, 3_600_000_000_000]),
+                space_look_ns: slow * random.pick(&[5_000_000, 200_000_000]),
+                class_idle_ns: random.pick(&[10_000_000, 500_000_000, 60_000_000_000]),
                 scrub_bytes_per_s: random.pick(&[0, 1 << 20, 1 << 30]),
-                scrub_interval_ns: random.pick(&[20_000_000, 1_000_000_000]),
+                scrub_interval_ns: slow * random.pick(&[20_000_000, 1_000_000_000]),
             },
             mark_after_ns: 10_000_000,
             mark_flush_after_ns: 1_000_000_000,

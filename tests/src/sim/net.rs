@@ -70,13 +70,25 @@ pub struct Weather {
     pub piece_bytes_max: u64,
     /// Bytes that a direction holds before its sender has to wait.
     pub window_bytes: usize,
-    /// How often a link is cut, in a million pieces.
+    /// How often a link is cut, in a million looks at one on which something is on its way.
     pub cut: u32,
+    /// How often nothing arrives any more from one side, or from both, and nobody is told; likewise.
+    pub half_open: u32,
+    /// How often a bit flips on its way to the broker, in a million pieces. What comes from it is read by the clients of these
+    /// runs alone, of which nothing would be learned.
+    pub flip: u32,
 }
 
 impl Default for Weather {
     fn default() -> Weather {
-        Weather { delay_ns: (20_000, 300_000), piece_bytes_max: 16 << 10, window_bytes: 64 << 10, cut: 0 }
+        Weather {
+            delay_ns: (20_000, 300_000),
+            piece_bytes_max: 16 << 10,
+            window_bytes: 64 << 10,
+            cut: 0,
+            half_open: 0,
+            flip: 0,
+        }
     }
 }
 
@@ -89,8 +101,18 @@ pub struct Network {
     links: BTreeMap<Link, LinkState>,
     sockets: BTreeMap<Socket, Link>,
     next_socket: u64,
-    /// How many links were cut.
-    cuts: u64,
+    happened: NetFaults,
+}
+
+/// How often the network has failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetFaults {
+    /// Links that were cut.
+    pub cuts: u64,
+    /// Links that are or were half open.
+    pub half_open: u64,
+    /// Bits that have flipped.
+    pub flips: u64,
 }
 
 #[derive(Debug)]
@@ -147,13 +169,26 @@ impl Network {
             links: BTreeMap::new(),
             sockets: BTreeMap::new(),
             next_socket: 1,
-            cuts: 0,
+            happened: NetFaults::default(),
         }
     }
 
-    /// How many links were cut so far.
-    pub fn cuts(&self) -> u64 {
-        self.cuts
+    /// How often it has failed so far.
+    pub fn faults(&self) -> NetFaults {
+        self.happened
+    }
+
+    /// Ends all faults. Returns the links that are half open: they are found to be dead, as by the kernel's own probes.
+    pub fn heal(&mut self) -> Vec<Link> {
+        let Weather { cut, half_open, flip, .. } = &mut self.weather;
+        (*cut, *half_open, *flip) = (0, 0, 0);
+        let dead = |state: &LinkState| state.to_broker.is_dead() || state.to_peer.is_dead();
+        let mut found = Vec::new();
+        for (link, state) in self.links.iter_mut().filter(|(_, state)| dead(state)) {
+            state.cut = true;
+            found.push(*link);
+        }
+        found
     }
 
     /// The delay of a piece, in nanoseconds.
@@ -230,7 +265,12 @@ impl Network {
         let Some(state) = self.links.get_mut(&link).filter(|s| !s.to_broker.ended && !s.cut) else {
             return false;
         };
-        for piece in pieces(&mut self.random, &self.weather, bytes) {
+        for mut piece in pieces(&mut self.random, &self.weather, bytes) {
+            if self.random.chance(self.weather.flip) {
+                let at = self.random.index(piece.len());
+                piece[at] ^= 1 << self.random.below(8);
+                self.happened.flips += 1;
+            }
             state.to_broker.push(
                 now_ns,
                 self.random.between(self.weather.delay_ns.0, self.weather.delay_ns.1),
@@ -269,7 +309,7 @@ impl Network {
             && !state.cut
         {
             state.cut = true;
-            self.cuts += 1;
+            self.happened.cuts += 1;
         }
     }
 
@@ -306,11 +346,18 @@ impl Network {
     /// Moves what can move on a link now.
     pub fn pump(&mut self, now_ns: u64, link: Link) -> Pumped {
         let mut out = Pumped::default();
-        let Network { random, weather, links, cuts, .. } = self;
+        let Network { random, weather, links, happened, .. } = self;
         let Some(state) = links.get_mut(&link) else { return out };
-        if !state.cut && state.to_broker.bytes + state.to_peer.bytes > 0 && random.chance(weather.cut) {
-            state.cut = true;
-            *cuts += 1;
+        if !state.cut && state.to_broker.bytes + state.to_peer.bytes > 0 {
+            if random.chance(weather.cut) {
+                state.cut = true;
+                happened.cuts += 1;
+            } else if random.chance(weather.half_open) {
+                let (to_broker, to_peer) = random.pick(&[(true, false), (false, true), (true, true)]);
+                state.to_broker.die_if(to_broker);
+                state.to_peer.die_if(to_peer);
+                happened.half_open += 1;
+            }
         }
         if state.cut {
             state.end_cut(&mut out, link);
@@ -385,6 +432,7 @@ impl LinkState {
     fn pump_receive(&mut self, now_ns: u64, out: &mut Pumped) {
         let Some((shard, socket)) = self.end else { return };
         let Some(mut buf) = self.receiving.take() else { return };
+        let has_ended = self.to_broker.ended && !self.to_broker.is_dead();
         let pipe = &mut self.to_broker;
         let n = match pipe.pieces.front_mut() {
             Some((at, piece)) if *at <= now_ns => {
@@ -397,7 +445,7 @@ impl LinkState {
                 pipe.bytes -= n;
                 n
             }
-            None if pipe.ended => 0,
+            None if has_ended => 0,
             _ => {
                 self.receiving = Some(buf);
                 return;
@@ -427,7 +475,22 @@ impl LinkState {
     }
 }
 
+/// The time of arrival of what never arrives.
+const NEVER_NS: u64 = u64::MAX;
+
 impl Pipe {
+    /// From now on nothing arrives; what is sent fills the window.
+    fn die_if(&mut self, dies: bool) {
+        if dies {
+            self.last_at_ns = NEVER_NS;
+            self.pieces.iter_mut().for_each(|(at_ns, _)| *at_ns = NEVER_NS);
+        }
+    }
+
+    fn is_dead(&self) -> bool {
+        self.last_at_ns == NEVER_NS
+    }
+
     fn push(&mut self, now_ns: u64, delay_ns: u64, piece: Vec<u8>) {
         self.last_at_ns = self.last_at_ns.max(now_ns + delay_ns);
         self.bytes += piece.len();
@@ -437,7 +500,7 @@ impl Pipe {
     /// When to look again for the next piece, unless that was said already.
     fn next_look(&mut self, now_ns: u64) -> Option<u64> {
         let (at_ns, _) = self.pieces.front()?;
-        if *at_ns <= now_ns.max(self.asked_ns) {
+        if *at_ns <= now_ns.max(self.asked_ns) || *at_ns == NEVER_NS {
             return None;
         }
         self.asked_ns = *at_ns;
@@ -471,6 +534,43 @@ mod tests {
         assert!(net.peer_send(0, link, &[7; 10]));
         let asked: usize = (0..5).map(|_| net.pump(0, link).look_at_ns.len()).sum();
         assert_eq!(asked, 1);
+    }
+
+    #[test]
+    fn a_half_open_link_swallows_what_is_sent_until_it_is_found_to_be_dead() {
+        let mut net = Network::new(Random::new(1));
+        let link = Link(1);
+        net.connect(link, 7);
+        let socket = net.arrive(link, ShardIndex(0)).expect("the link is there");
+        net.receive(link, Buffer::zeroed(4096));
+        assert!(net.peer_send(0, link, &[7; 10]));
+        net.weather.half_open = 1_000_000;
+        while !net.links[&link].to_broker.is_dead() {
+            net.pump(0, link);
+        }
+        assert!(net.peer_close(link));
+        let pumped = net.pump(u64::MAX - 1, link);
+        assert!(pumped.events.is_empty() && pumped.look_at_ns.is_empty(), "not even its end: {pumped:?}");
+        assert_eq!(net.heal(), [link]);
+        let pumped = net.pump(u64::MAX - 1, link);
+        let [(_, Event::Received { socket: told, result, .. })] = &pumped.events[..] else {
+            panic!("{pumped:?}")
+        };
+        assert!(*told == socket && result.is_err());
+    }
+
+    #[test]
+    fn a_bit_that_flips_on_its_way_is_one() {
+        let mut net = Network::new(Random::new(1));
+        let link = Link(1);
+        net.weather.flip = 1_000_000;
+        net.connect(link, 7);
+        assert!(net.peer_send(0, link, &[0; 100]));
+        let bytes: Vec<u8> =
+            net.links[&link].to_broker.pieces.iter().flat_map(|(_, piece)| piece.clone()).collect();
+        let flipped: u32 = bytes.iter().map(|b| b.count_ones()).sum();
+        assert_eq!((u64::from(flipped), bytes.len()), (net.faults().flips, 100));
+        assert!(flipped > 0);
     }
 
     #[test]

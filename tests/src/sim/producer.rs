@@ -67,14 +67,18 @@ impl Producer {
     }
 
     fn wake(&mut self, now_ns: u64, ops: &mut Vec<PeerOp>) {
-        ops.push(PeerOp::WakeAt(now_ns + self.random.between(100_000, 3_000_000)));
+        let pause_ns = self.random.between(100_000, 3_000_000);
+        ops.push(PeerOp::WakeAt(now_ns + self.scene.borrow().pause_ns(pause_ns)));
         self.forget_deleted();
         let waiting = self.lanes.values().map(|l| l.batches.len()).sum();
         self.scene.borrow_mut().unacknowledged.insert(self.number, waiting);
+        if self.session.close_if_silent(now_ns, ops) {
+            self.disconnected();
+        }
         match self.session.standing() {
             Standing::Gone => {
                 let shard = self.wanted_shard();
-                self.session.connect(shard, ops);
+                self.session.connect(now_ns, shard, ops);
                 self.scene.borrow_mut().claims.counts.connections += 1;
             }
             Standing::Greeting => {}
@@ -210,7 +214,17 @@ impl Producer {
         }
         let waits = |l: &Lane| l.under_way.iter().any(|(c, _)| *c == arrived.correlation);
         let Some((log, lane)) = self.lanes.iter_mut().find(|(_, l)| waits(l)) else { return };
-        assert_eq!(arrived.api, Api::Produce.number(), "the answer to a produce");
+        let is_doubtful = arrived.kind == Kind::Error && self.scene.borrow().bits_flip;
+        let next = lane.under_way.front().map(|(correlation, _)| *correlation);
+        if is_doubtful && next != Some(arrived.correlation) {
+            // A request that cannot be read is answered out of turn, and the broker closes.
+            return;
+        }
+        assert!(
+            is_doubtful || arrived.api == Api::Produce.number(),
+            "the answer to a produce: {}",
+            arrived.api
+        );
         let (correlation, sequence) = lane.under_way.pop_front().expect("just found");
         assert_eq!(
             correlation, arrived.correlation,
@@ -248,6 +262,7 @@ fn check_refusal(scene: &mut Scene, log: TopicPartition, lane: &Lane, first: boo
         ErrorCode::UnknownTopic | ErrorCode::UnknownPartition if scene.claims.may_be_gone(log) => {}
         // A producer whose first batch was refused is not known yet when the next one comes.
         ErrorCode::OutOfSequence | ErrorCode::UnknownProducer if !first => {}
+        _ if scene.bits_flip => {}
         _ => panic!("{log:?}: refused: {error}; waiting: {:?}", lane.batches.front().map(|b| b.header)),
     }
 }
@@ -263,7 +278,7 @@ impl Peer for Producer {
                     }
                 }
                 PeerEvent::Bytes(link, bytes) => {
-                    for arrived in self.session.take(link, &bytes) {
+                    for arrived in self.session.take(now_ns, link, &bytes) {
                         self.takes(&arrived);
                     }
                 }

@@ -7,13 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use tidegate_reactor::buffer::View;
 use tidegate_reactor::device::{Device, Doubt, FlushTicket};
 use tidegate_reactor::op::{Event, Fault, File, Letter, Loop, Op, OpenHow, ShardIndex, Socket, Tag, Turn};
 
 use super::blocking::Crash;
 use super::clock::Clock;
-use super::disk::{Inode, Ticket, VirtualDisk};
+use super::disk::{Data, Inode, Ticket, VirtualDisk};
 use super::net::{Link, Network, Peer, PeerEvent, PeerOp};
 use super::random::Random;
 use super::trace::{Field, Trace};
@@ -40,9 +39,10 @@ pub struct World {
     next: u64,
     turns: u64,
     written: BTreeMap<PathBuf, WrittenTo>,
+    pauses: u64,
 }
 
-/// What the shards' turns wrote to a file; writes of nothing but zeros do not count.
+/// What the shards' turns wrote to a file; zeros that were asked for as such do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WrittenTo {
     /// How many writes.
@@ -61,11 +61,13 @@ pub struct Pace {
     pub flush_ns: (u64, u64),
     /// How many ops in a million take twenty times as long.
     pub slow: u32,
+    /// How many steps in a million stop the process, or one of its threads, for a while: nothing else waits meanwhile.
+    pub pause: u32,
 }
 
 impl Default for Pace {
     fn default() -> Pace {
-        Pace { transfer_ns: (10_000, 200_000), flush_ns: (50_000, 1_000_000), slow: 10_000 }
+        Pace { transfer_ns: (10_000, 200_000), flush_ns: (50_000, 1_000_000), slow: 10_000, pause: 0 }
     }
 }
 
@@ -89,6 +91,8 @@ struct Seat {
     timers: BTreeMap<(u64, u64), Tag>,
     /// Successful flushes that are not believed yet.
     doubts: Vec<(Doubt, File, Tag)>,
+    /// It has no turn before that time of the run.
+    paused_until_ns: u64,
     stopped: bool,
 }
 
@@ -168,6 +172,8 @@ enum Due {
     Look {
         link: Link,
     },
+    /// A pause is over.
+    Resumed,
     Peer {
         peer: usize,
         event: PeerEvent,
@@ -192,7 +198,13 @@ impl World {
             next: 0,
             turns: 0,
             written: BTreeMap::new(),
+            pauses: 0,
         }
+    }
+
+    /// How often the process or one of its threads was stopped for a while.
+    pub fn pauses(&self) -> u64 {
+        self.pauses
     }
 
     /// What was written to the files whose path contains `part`, all together.
@@ -210,6 +222,13 @@ impl World {
         self.peers.push(peer);
         let peer = self.peers.len() - 1;
         self.at(self.clock.now_ns(), Due::Peer { peer, event: PeerEvent::Wake });
+    }
+
+    /// Ends all faults of the network.
+    pub fn heal_network(&mut self) {
+        for link in self.net.heal() {
+            self.soon(Due::Look { link });
+        }
     }
 
     /// How many turns have run.
@@ -230,6 +249,7 @@ impl World {
                 events: Vec::new(),
                 timers: BTreeMap::new(),
                 doubts: Vec::new(),
+                paused_until_ns: 0,
                 stopped: false,
             });
         }
@@ -278,12 +298,34 @@ impl World {
                 self.happen(due);
             }
         }
+        if self.random.chance(self.pace.pause) {
+            self.pause();
+        }
         for shard in 0..self.seats.len() {
-            if !self.seats[shard].events.is_empty() && !self.seats[shard].stopped {
+            let seat = &self.seats[shard];
+            let is_paused = seat.paused_until_ns > self.clock.now_ns();
+            if !seat.events.is_empty() && !seat.stopped && !is_paused {
                 self.turn(shard);
             }
         }
         Step::Progress
+    }
+
+    /// One thread loses its core for a while, or all do, as by SIGSTOP; drive and network go on.
+    fn pause(&mut self) {
+        if self.seats.is_empty() {
+            return;
+        }
+        self.pauses += 1;
+        let until_ns = self.clock.now_ns() + self.random.pick(&[2_000_000, 100_000_000, 5_000_000_000]);
+        let one = self.random.chance(500_000).then(|| self.random.index(self.seats.len()));
+        self.note("PAUSE", "", &[("until", until_ns)]);
+        for (shard, seat) in self.seats.iter_mut().enumerate() {
+            if one.is_none_or(|one| one == shard) {
+                seat.paused_until_ns = until_ns;
+            }
+        }
+        self.at(until_ns, Due::Resumed);
     }
 
     fn clear(&mut self) {
@@ -331,10 +373,10 @@ impl World {
                 let time = self.transfer_ns();
                 self.after(time, Due::Read { shard, file, at, len, tag });
             }
-            Op::Write { file, at, data, tag } => self.submit_write(shard, file, at, data, tag),
-            Op::Zero { file, at, len, tag } => {
-                self.submit_write(shard, file, at, View::copy_of(&vec![0; len]), tag);
+            Op::Write { file, at, data, tag } => {
+                self.submit_write(shard, file, at, Data::Bytes(data), tag);
             }
+            Op::Zero { file, at, len, tag } => self.submit_write(shard, file, at, Data::Zeros(len), tag),
             Op::Flush { file, tag } => {
                 let inode = self.begin_file_op(shard, file);
                 self.note("flush", "", &[("file", file.0), ("tag", tag.0)]);
@@ -388,12 +430,15 @@ impl World {
         self.after(time, Due::Opened { shard, file, path: path.to_path_buf(), ticket });
     }
 
-    fn submit_write(&mut self, shard: usize, file: File, at: u64, data: View, tag: Tag) {
+    fn submit_write(&mut self, shard: usize, file: File, at: u64, data: Data, tag: Tag) {
         let inode = self.begin_file_op(shard, file);
-        let crc = u64::from(crc32c::crc32c(&data));
+        let crc = match &data {
+            Data::Bytes(view) => u64::from(crc32c::crc32c(view)),
+            Data::Zeros(_) => 0,
+        };
         let len = data.len() as u64;
         self.note("write", "", &[("file", file.0), ("at", at), ("len", len), ("tag", tag.0), ("crc", crc)]);
-        if data.iter().any(|b| *b != 0) {
+        if matches!(data, Data::Bytes(_)) {
             let path = self.seats[shard].files[&file].path.clone();
             let half = self.disk.len(inode) / 2;
             let to = self.written.entry(path).or_default();
@@ -445,6 +490,7 @@ impl World {
         match due {
             Due::Peer { peer, event } => self.peer_acts(peer, event),
             Due::Look { link } => self.look(link),
+            Due::Resumed => {}
             Due::Arrive { link, shard, from, letter } => self.arrive(link, shard, from, letter),
             Due::Mail { from, to, letter } => {
                 self.post(to, Event::Mail { from: ShardIndex(from as u16), letter });

@@ -2,7 +2,7 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use tidegate_reactor::buffer::{BLOCK, Buffer};
+use tidegate_reactor::buffer::{BLOCK, Buffer, View};
 use tidegate_reactor::op::Now;
 
 use super::super::disk::OneFlush;
@@ -197,7 +197,7 @@ fn call(seed: u64, cut: u32) -> (Vec<Vec<u8>>, u32, u64) {
         world.add_peer(Box::new(Caller { link: Link(link), bytes: 200_000, seen: mine, gone, wakes: 0 }));
     }
     assert_eq!(run(&mut world), Step::Idle);
-    (seen.iter().map(|s| s.take()).collect(), gone.take(), world.net.cuts())
+    (seen.iter().map(|s| s.take()).collect(), gone.take(), world.net.faults().cuts)
 }
 
 #[test]
@@ -224,4 +224,40 @@ fn a_cut_link_delivers_a_prefix_and_its_end_is_told_once() {
         short += usize::from(cuts > 0 && seen.iter().any(|b| b.len() < 200_000));
     }
     assert!(short > 10, "{short} runs of 40 lost bytes");
+}
+
+/// Sets a timer of a millisecond again and again, and keeps the greatest time between two turns.
+struct Beat {
+    last_ns: Option<u64>,
+    longest_ns: Rc<RefCell<u64>>,
+}
+
+impl Turn for Beat {
+    fn turn(&mut self, now: Now, events: &mut Vec<Event>, ops: &mut Vec<Op>) -> Loop {
+        events.clear();
+        if let Some(last_ns) = self.last_ns.replace(now.mono_ns) {
+            let mut longest_ns = self.longest_ns.borrow_mut();
+            *longest_ns = (*longest_ns).max(now.mono_ns - last_ns);
+        }
+        ops.push(Op::Timer { at_ns: now.mono_ns + 1_000_000, tag: Tag(1) });
+        Loop::Continue
+    }
+}
+
+#[test]
+fn a_paused_thread_has_no_turn_and_its_timers_fire_late() {
+    let longest = |pause| {
+        let mut world = world(1);
+        world.pace.pause = pause;
+        let longest_ns = Rc::new(RefCell::new(0));
+        world.boot(vec![Box::new(Beat { last_ns: None, longest_ns: Rc::clone(&longest_ns) })]);
+        for _ in 0..1_000 {
+            world.step();
+        }
+        (longest_ns.take(), world.pauses())
+    };
+    let (usual_ns, none) = longest(0);
+    assert!(usual_ns < 2_000_000 && none == 0, "{usual_ns} ns");
+    let (late_ns, some) = longest(20_000);
+    assert!(late_ns > 90_000_000 && some > 0, "{late_ns} ns");
 }

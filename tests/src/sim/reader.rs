@@ -75,7 +75,8 @@ impl Reader {
     }
 
     fn wake(&mut self, now_ns: u64, ops: &mut Vec<PeerOp>) {
-        ops.push(PeerOp::WakeAt(now_ns + self.random.between(200_000, 5_000_000)));
+        let pause_ns = self.random.between(200_000, 5_000_000);
+        ops.push(PeerOp::WakeAt(now_ns + self.scene.borrow().pause_ns(pause_ns)));
         let wanted = self.scene.borrow().wanted;
         if wanted == Wanted::Everything && self.everything.is_none() {
             let logs = self.scene.borrow().claims.partitions_that_exist();
@@ -89,11 +90,14 @@ impl Reader {
         }
         let done = self.everything.as_ref().is_some_and(|e| e.values().all(|c| c.is_done));
         self.scene.borrow_mut().complete.insert(self.number, done);
+        if self.session.close_if_silent(now_ns, ops) {
+            self.streams.clear();
+        }
         match self.session.standing() {
             Standing::Gone => {
                 let shard = self.wanted_shard();
                 self.paused = false;
-                self.session.connect(shard, ops);
+                self.session.connect(now_ns, shard, ops);
                 self.scene.borrow_mut().claims.counts.connections += 1;
             }
             Standing::Greeting => {}
@@ -302,6 +306,7 @@ fn check_refusal(scene: &Scene, stream: &Stream, complete: Option<&mut Complete>
             }
         }
         ErrorCode::UnknownOutcome | ErrorCode::DataDamaged if scene.faults_injected => {}
+        _ if scene.bits_flip => {}
         _ => panic!("{log:?}: a subscription from {} ended: {error}", stream.next),
     }
 }
@@ -317,7 +322,7 @@ impl Peer for Reader {
                     }
                 }
                 PeerEvent::Bytes(link, bytes) => {
-                    for arrived in self.session.take(link, &bytes) {
+                    for arrived in self.session.take(now_ns, link, &bytes) {
                         self.takes(&arrived);
                     }
                 }

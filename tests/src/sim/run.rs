@@ -9,7 +9,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_broker::mutants::{self, Mutant};
 use tidegate_reactor::disk::Disk;
@@ -17,8 +16,8 @@ use tidegate_reactor::op::Turn;
 
 use super::blocking::{BlockingDisk, Crash};
 use super::coverage::Coverage;
-use super::disk::{FaultRates, OneFlush, VirtualDisk};
-use super::machine;
+use super::disk::{Decay, FaultRates, OneFlush, VirtualDisk};
+use super::machine::{self, Rests};
 use super::random::Random;
 use super::reactor::{Step, World};
 use super::shards::ShardsScript;
@@ -28,19 +27,23 @@ use super::workload::LogsScript;
 /// Steps within which a healed broker must have done what is asked.
 const PATIENCE_STEPS: u64 = 100_000;
 
-/// Failing seeds after which no more are run.
-const FAILURES_MAX: u64 = 40;
 /// Lives of a seed, at most.
 const LIVES_MAX: u64 = 100;
 
-/// Kinds of faults and operations beside those of the drive, counted under these names.
-const KINDS: [&str; 8] = [
-    CUT_SHORT,
+/// Kinds of faults beside those of the drive, counted under these names.
+pub(super) const FAULTS: [&str; 4] = [CUT_SHORT, RESHAPED, PAUSES, CLOCK_STEPS];
+
+/// Kinds of faults of the network, which whole shards alone have.
+pub(super) const NET_FAULTS: [&str; 3] =
+    ["connections cut", "connections that were half open", "bits flipped on the way to the broker"];
+
+/// Operations, and kinds of faults that are counted as another kind already.
+pub(super) const KINDS: [&str; 7] = [
     CUT_AGAIN,
-    RESHAPED,
     RESHAPE_CUT,
     SPACE_BACK,
-    ROT_SERVED,
+    RESTS,
+    DECAY_SERVED,
     "ranges refused as damaged",
     "searches by time",
 ];
@@ -49,9 +52,12 @@ const CUT_AGAIN: &str = "recoveries cut short three times running";
 const RESHAPED: &str = "starts with another number of shards";
 const RESHAPE_CUT: &str = "such starts cut short";
 const SPACE_BACK: &str = "times that room came back on a full drive";
-const ROT_SERVED: &str = "flipped bits with which the broker starts";
-/// Not asked for: most of what can rot stops no start.
-const ROT_REFUSED: &str = "flipped bits that stop a start, and are named";
+const PAUSES: &str = "pauses of the process or a thread";
+const CLOCK_STEPS: &str = "steps of the wall clock";
+const RESTS: &str = "rests of many seconds";
+const DECAY_SERVED: &str = "decays with which the broker starts";
+/// Not asked for: most of what can decay stops no start.
+const DECAY_REFUSED: &str = "decays that stop a start, and are named";
 
 /// What is simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +66,27 @@ pub enum Level {
     Logs,
     /// Whole shards behind the wire protocol.
     Shards,
+}
+
+impl Level {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Logs => "logs",
+            Level::Shards => "shards",
+        }
+    }
+}
+
+/// The level at which a planted bug shows.
+pub fn level_of(mutant: Mutant) -> Level {
+    match mutant {
+        Mutant::DuplicateAnsweredEarly
+        | Mutant::OffsetStoredEarly
+        | Mutant::TopicToldEarly
+        | Mutant::ProducerIdReused => Level::Shards,
+        _ => Level::Logs,
+    }
 }
 
 /// What a run asks of a broker, and what it holds its answers against.
@@ -71,10 +98,12 @@ pub trait Script {
     fn open(&mut self, disk: &mut dyn Disk) -> Result<Vec<Box<dyn Turn>>, String>;
     /// Whether the drive may fail from now on, so that errors of the drive are answers to be expected.
     fn expect_faults(&mut self, may_fail: bool);
+    /// From now on the network is well.
+    fn heal_network(&mut self, world: &mut World);
     /// From the next start on the broker has so many shards.
     fn change_shards(&mut self, shard_count: u16);
-    /// A bit of that file has flipped: what it held may be refused from now on, if the refusal names it.
-    fn expect_rot(&mut self, file: &str);
+    /// Something of that file has decayed: what it held may be refused from now on, if the refusal names it.
+    fn expect_decay(&mut self, file: &str);
     /// Whether the broker has said that it does no more until it is restarted.
     fn is_halted(&self) -> bool;
     /// What is wanted from now on.
@@ -95,6 +124,8 @@ pub type Counts = BTreeMap<&'static str, u64>;
 pub enum Stage {
     /// Everything that a run does; done after some hundred acknowledgements.
     Work,
+    /// Nothing: what the broker does then it does because of its timers.
+    Rest,
     /// Nothing new; done when everything that was asked for has its answer.
     Drain,
     /// Read everything; done when all of it was compared.
@@ -125,6 +156,12 @@ pub struct Report {
 }
 
 impl Report {
+    /// Faults that have happened, whatever their kind; sectors are not counted one by one.
+    pub fn faults(&self) -> u64 {
+        let other = FAULTS.iter().chain(&NET_FAULTS).filter_map(|name| self.counts.get(name));
+        self.coverage.faults().iter().map(|(_, count)| count).chain(other).sum()
+    }
+
     /// Why the run proves nothing, if it does not.
     pub fn vacuous(&self) -> Option<String> {
         let count = |name| self.counts.get(name).copied().unwrap_or(0);
@@ -205,108 +242,30 @@ fn quiet_panics(history: History) {
     IS_QUIET.set(history == History::Dropped);
 }
 
-/// Runs one seed twice; a difference between the two is a failure, and so is a run that proves nothing.
-pub fn run_twice(level: Level, seed: u64, mutant: Option<Mutant>) -> Report {
-    let mut first = run(level, seed, mutant, History::Dropped);
+/// Whether a seed is run a second time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    /// It is, and the two have to do the same.
+    Yes,
+    /// It is not.
+    No,
+}
+
+/// Runs one seed. A run that proves nothing is a failure, and so is a difference between two.
+pub fn run_fully(level: Level, seed: u64, repeat: Repeat) -> Report {
+    let mut first = run(level, seed, None, History::Dropped);
     if first.failure.is_some() {
         return first;
     }
-    let second = run(level, seed, mutant, History::Dropped);
-    if first.trace != second.trace {
-        first.failure = Some(format!("NOT REPEATABLE: traces {:x?} and {:x?}", first.trace, second.trace));
-    } else {
-        first.failure = first.vacuous();
+    first.failure = first.vacuous();
+    if repeat == Repeat::Yes {
+        let second = run(level, seed, None, History::Dropped);
+        if first.trace != second.trace {
+            let traces = (first.trace, second.trace);
+            first.failure = Some(format!("NOT REPEATABLE: traces {traces:x?}"));
+        }
     }
     first
-}
-
-/// What many seeds have shown together.
-#[derive(Debug, Default)]
-pub struct Summary {
-    /// Seeds run.
-    pub seeds: u64,
-    /// Those that failed, by number.
-    pub failed: Vec<(u64, String)>,
-    /// Sums.
-    pub counts: Counts,
-    /// Sums.
-    pub coverage: Coverage,
-    /// Virtual nanoseconds.
-    pub virtual_ns: u64,
-}
-
-/// Runs the seeds `first .. first + count`, each twice, on `threads` threads. Stops early after many failures.
-pub fn run_many(level: Level, first: u64, count: u64, threads: usize) -> Summary {
-    let next = AtomicU64::new(first);
-    let failures = AtomicU64::new(0);
-    let work = || {
-        let mut sum = Summary::default();
-        loop {
-            let seed = next.fetch_add(1, Ordering::SeqCst);
-            if seed >= first + count || failures.load(Ordering::SeqCst) >= FAILURES_MAX {
-                return sum;
-            }
-            let report = run_twice(level, seed, None);
-            failures.fetch_add(u64::from(report.failure.is_some()), Ordering::SeqCst);
-            sum.add(report);
-        }
-    };
-    std::thread::scope(|scope| {
-        let handles: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let mut total = Summary::default();
-        for handle in handles {
-            total.merge(handle.join().expect("a run's panics are caught inside"));
-        }
-        total.failed.sort();
-        total
-    })
-}
-
-/// The first seed below `budget` that notices a planted bug, and how.
-pub fn caught_by(level: Level, mutant: Mutant, budget: u64) -> Option<(u64, String)> {
-    (0..budget).find_map(|seed| {
-        let failure = run(level, seed, Some(mutant), History::Dropped).failure?;
-        // It is the planted bug that is caught, not one that is there without it.
-        let is_sound = run(level, seed, None, History::Dropped).failure.is_none();
-        is_sound.then_some((seed, failure))
-    })
-}
-
-impl Summary {
-    fn add(&mut self, report: Report) {
-        self.seeds += 1;
-        self.failed.extend(report.failure.map(|failure| (report.seed, failure)));
-        add_counts(&mut self.counts, &report.counts);
-        self.coverage.add(&report.coverage);
-        self.virtual_ns += report.virtual_ns;
-    }
-
-    fn merge(&mut self, other: Summary) {
-        self.seeds += other.seeds;
-        self.failed.extend(other.failed);
-        add_counts(&mut self.counts, &other.counts);
-        self.coverage.add(&other.coverage);
-        self.virtual_ns += other.virtual_ns;
-    }
-}
-
-impl Summary {
-    /// The kinds of faults and the operations that have not occurred once in all these seeds: nothing is proved of them.
-    pub fn never(&self) -> Vec<&'static str> {
-        self.kinds().into_iter().filter(|(_, count)| *count == 0).map(|(kind, _)| kind).collect()
-    }
-
-    /// Kinds of faults and operations, with how often each has occurred.
-    pub fn kinds(&self) -> Vec<(&'static str, u64)> {
-        let count = |name| (name, self.counts.get(name).copied().unwrap_or(0));
-        self.coverage.faults().into_iter().chain(KINDS.map(count)).collect()
-    }
-}
-
-fn add_counts(sum: &mut Counts, more: &Counts) {
-    for (name, count) in more {
-        *sum.entry(name).or_default() += count;
-    }
 }
 
 /// A seed under way.
@@ -331,16 +290,25 @@ struct Swarm {
     reshapes: bool,
     /// The drive has few bytes left, for a while.
     fills_up: bool,
-    /// In the end a bit flips at rest.
-    rots: bool,
+    /// In the end something decays at rest.
+    decays: bool,
+    /// How long the broker stands idle now and then.
+    rests: Rests,
+    /// The wall clock is set forward and back.
+    steps_clock: bool,
+    /// How many steps in a million stop the process or a thread for a while.
+    pause: u32,
 }
 
 impl Swarm {
     fn draw(seed: u64, level: Level) -> Swarm {
         let mut random = Random::new(!seed);
         let (reshapes, fills_up) = (random.chance(200_000), random.chance(150_000));
-        let rots = random.chance(300_000) && level == Level::Logs;
-        Swarm { random, reshapes, fills_up, rots }
+        let decays = random.chance(300_000) && level == Level::Logs;
+        let rests = if random.chance(400_000) { Rests::Long } else { Rests::Short };
+        let steps_clock = random.chance(200_000);
+        let pause = if random.chance(200_000) { 1_000 } else { 0 };
+        Swarm { random, reshapes, fills_up, decays, rests, steps_clock, pause }
     }
 }
 
@@ -351,12 +319,13 @@ impl Run {
         let disk = VirtualDisk::new(random.fork(), one_flush, 1 << 30);
         let mut world = World::new(random.fork(), disk, trace);
         world.disk.create_dir(machine::ROOT.as_ref()).expect("the drive is empty");
-        let faults = faults(&mut random);
+        let mut swarm = Swarm::draw(seed, level);
+        let sticky = if swarm.random.chance(500_000) { 300_000 } else { 0 };
+        let faults = FaultRates { sticky, ..faults(&mut random) };
         let script: Box<dyn Script> = match level {
-            Level::Logs => Box::new(LogsScript::new(random.fork(), one_flush)),
-            Level::Shards => Box::new(ShardsScript::new(random.fork(), one_flush)),
+            Level::Logs => Box::new(LogsScript::new(random.fork(), one_flush, swarm.rests)),
+            Level::Shards => Box::new(ShardsScript::new(random.fork(), one_flush, swarm.rests)),
         };
-        let swarm = Swarm::draw(seed, level);
         Run {
             level,
             world,
@@ -388,8 +357,8 @@ impl Run {
             self.life(fills_up);
         }
         self.last_life();
-        if self.swarm.rots {
-            self.rot();
+        if self.swarm.decays {
+            self.decay();
         }
     }
 
@@ -419,7 +388,12 @@ impl Run {
             self.world.disk.capacity = self.world.disk.used() + self.swarm.random.below(2 << 20);
         }
         let back_at = if fills_up { self.swarm.random.below(2 * steps) } else { 0 };
+        let rest_at = self.swarm.random.below(2 * steps);
+        self.world.pace.pause = self.swarm.pause;
         for step in 0..steps {
+            if step == rest_at {
+                self.rest();
+            }
             if fills_up && step == back_at {
                 self.world.disk.capacity = size;
                 if self.world.disk.coverage().full_at_byte > refused {
@@ -433,6 +407,7 @@ impl Run {
             }
         }
         self.world.disk.capacity = size;
+        self.world.pace.pause = 0;
         let halted = self.script.is_halted();
         match self.random.below(100) {
             0..60 => self.world.crash(Crash::PowerLoss),
@@ -445,12 +420,35 @@ impl Run {
         }
     }
 
+    /// Nobody asks for anything for a while. The wall clock may be set to another time before it.
+    fn rest(&mut self) {
+        if self.swarm.steps_clock {
+            let ms = self.swarm.random.pick(&[1_000, 600_000, 86_400_000]);
+            let is_back = self.swarm.random.chance(500_000);
+            self.world.clock.jump_wall(if is_back { -ms } else { ms });
+            self.happens(CLOCK_STEPS);
+        }
+        if self.swarm.rests == Rests::Short {
+            return;
+        }
+        let seconds = self.swarm.random.pick(&[20, 60, 200]);
+        let until_ns = self.world.clock.now_ns() + seconds * 1_000_000_000;
+        self.want(Stage::Rest);
+        while self.world.clock.now_ns() < until_ns && self.world.step() == Step::Progress {}
+        self.want(Stage::Work);
+        self.happens(RESTS);
+    }
+
     /// The healed life: everything has to come to its end.
     fn last_life(&mut self) {
         self.world.disk.faults = FaultRates::default();
         self.script.expect_faults(false);
+        self.script.heal_network(&mut self.world);
         self.start();
-        for stage in [Stage::Work, Stage::Drain, Stage::Verify] {
+        self.want(Stage::Work);
+        self.until(Stage::Work);
+        self.rest();
+        for stage in [Stage::Drain, Stage::Verify] {
             self.want(stage);
             self.until(stage);
         }
@@ -461,13 +459,14 @@ impl Run {
         self.stop();
     }
 
-    /// After a clean stop a bit flips somewhere. The broker starts and serves everything but ranges that it refuses by the
+    /// After a clean stop something decays. The broker starts and serves everything but ranges that it refuses by the
     /// name of that file, or it refuses to start and names the file.
-    fn rot(&mut self) {
-        let Some(path) = self.world.disk.rot_somewhere(&mut self.swarm.random) else { return };
+    fn decay(&mut self) {
+        let how = self.swarm.random.pick(&Decay::ALL);
+        let Some(path) = self.world.disk.decay_somewhere(&mut self.swarm.random, how) else { return };
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        self.world.trace.note(self.world.clock.now_ns(), "ROT", &name, &[]);
-        self.script.expect_rot(&name);
+        self.world.trace.note(self.world.clock.now_ns(), "DECAY", &name, &[("how", how as u64)]);
+        self.script.expect_decay(&name);
         let World { disk, clock, trace, .. } = &mut self.world;
         let opened = self.script.open(&mut BlockingDisk::new(disk, clock, trace, None));
         match opened {
@@ -475,11 +474,11 @@ impl Run {
                 self.world.boot(turns);
                 self.want(Stage::Verify);
                 self.until(Stage::Verify);
-                self.happens(ROT_SERVED);
+                self.happens(DECAY_SERVED);
             }
             Err(why) => {
-                assert!(why.contains(&name), "ROT: {name} has rotted, and the start is refused: {why}");
-                self.happens(ROT_REFUSED);
+                assert!(why.contains(&name), "DECAY: {name} is {how:?}, and the start is refused: {why}");
+                self.happens(DECAY_REFUSED);
             }
         }
     }
@@ -571,6 +570,10 @@ impl Run {
         counts.insert("checkpoints", self.world.written_to("-checkpoint-").writes);
         counts.insert("wraps", self.world.written_to("-ring-").laps);
         counts.insert("runs", self.world.written_to("/files/").writes);
+        counts.insert(PAUSES, self.world.pauses());
+        let net = self.world.net.faults();
+        let of_net = [net.cuts, net.half_open, net.flips];
+        counts.extend(NET_FAULTS.into_iter().zip(of_net));
         counts.extend(&self.happened);
         counts
     }
@@ -578,8 +581,8 @@ impl Run {
 
 impl FaultRates {
     fn any(&self) -> bool {
-        self.write_error + self.short_write + self.flush_error + self.read_error + self.full + self.low_space
-            > 0
+        let of_ops = self.write_error + self.short_write + self.flush_error + self.read_error;
+        of_ops + self.full + self.low_space > 0
     }
 }
 
@@ -593,6 +596,7 @@ fn faults(random: &mut Random) -> FaultRates {
         read_error: rate(10_000),
         full: rate(300_000),
         low_space: rate(300_000),
+        sticky: 0,
     }
 }
 

@@ -56,7 +56,12 @@ pub struct Session {
     /// Whether more credit was asked for at this limit.
     asked_at: Option<u64>,
     unsent: Vec<u8>,
+    /// When something came last, or the link was made.
+    heard_ns: u64,
 }
+
+/// A client gives a link up on which nothing has come for so long.
+const SILENCE_NS: u64 = 2_000_000_000;
 
 impl Session {
     /// A session of the client with that number, not connected.
@@ -72,6 +77,7 @@ impl Session {
             limit: 0,
             asked_at: None,
             unsent: Vec::new(),
+            heard_ns: 0,
         }
     }
 
@@ -90,9 +96,19 @@ impl Session {
         Link(self.peer * 1_000_000 + self.links)
     }
 
+    /// Closes a connection on which nothing has come for long. Returns whether it has.
+    pub fn close_if_silent(&mut self, now_ns: u64, ops: &mut Vec<PeerOp>) -> bool {
+        let is_silent = self.standing != Standing::Gone && now_ns > self.heard_ns + SILENCE_NS;
+        if is_silent {
+            self.close(ops);
+        }
+        is_silent
+    }
+
     /// Connects anew.
-    pub fn connect(&mut self, shard: Option<ShardId>, ops: &mut Vec<PeerOp>) {
+    pub fn connect(&mut self, now_ns: u64, shard: Option<ShardId>, ops: &mut Vec<PeerOp>) {
         assert_eq!(self.standing, Standing::Gone);
+        self.heard_ns = now_ns;
         self.links += 1;
         self.standing = Standing::Greeting;
         self.bytes.clear();
@@ -167,10 +183,11 @@ impl Session {
     }
 
     /// Takes bytes from a link; returns the whole frames, hello and produce credit excepted.
-    pub fn take(&mut self, link: Link, bytes: &[u8]) -> Vec<Arrived> {
+    pub fn take(&mut self, now_ns: u64, link: Link, bytes: &[u8]) -> Vec<Arrived> {
         if link != self.link() || self.standing == Standing::Gone {
             return Vec::new();
         }
+        self.heard_ns = now_ns;
         self.bytes.extend_from_slice(bytes);
         let mut frames = Vec::new();
         let mut at = 0;

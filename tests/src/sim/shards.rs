@@ -12,7 +12,7 @@ use tidegate_reactor::op::Turn;
 use super::admin::Admin;
 use super::claims::Claims;
 use super::disk::OneFlush;
-use super::machine::{self, Shape};
+use super::machine::{self, Rests, Shape};
 use super::producer::Producer;
 use super::random::Random;
 use super::reactor::World;
@@ -28,20 +28,23 @@ pub struct ShardsScript {
     shard_count: u16,
     acks_before: u64,
     has_peers: bool,
-    /// How often links are cut while work is done, in a million pieces.
+    /// How often links fail while work is done.
     cut: u32,
+    half_open: u32,
+    flip: u32,
 }
 
 impl ShardsScript {
     /// Draws shape and number of shards of a seed.
-    pub fn new(mut random: Random, one_flush: OneFlush) -> ShardsScript {
-        let shape = Shape::draw(&mut random, one_flush);
+    pub fn new(mut random: Random, one_flush: OneFlush, rests: Rests) -> ShardsScript {
+        let shape = Shape::draw(&mut random, one_flush, rests);
         let shard_count = random.between(1, 3) as u16;
         let scene = Scene {
             claims: Claims::default(),
             wanted: Wanted::Work,
             shard_count,
             faults_injected: false,
+            bits_flip: false,
             is_halted: false,
             unacknowledged: BTreeMap::new(),
             complete: BTreeMap::new(),
@@ -55,6 +58,8 @@ impl ShardsScript {
             acks_before: 0,
             has_peers: false,
             cut: 0,
+            half_open: 0,
+            flip: 0,
         }
     }
 
@@ -74,6 +79,8 @@ impl ShardsScript {
         }
         world.add_peer(Box::new(Admin::new(next(), scene, self.random.fork())));
         self.cut = self.random.pick(&[0, 0, 1_000, 10_000]);
+        self.half_open = self.random.pick(&[0, 0, 500, 5_000]);
+        self.flip = self.random.pick(&[0, 0, 500, 5_000]);
         world.net.weather.piece_bytes_max = self.random.pick(&[100, 3_000, 64 << 10]);
         // A slow drive behind a fast network: batches come again before the first of them is flushed.
         if self.random.chance(500_000) {
@@ -110,12 +117,17 @@ impl Script for ShardsScript {
         Ok(turns)
     }
 
+    fn heal_network(&mut self, world: &mut World) {
+        (self.cut, self.half_open, self.flip) = (0, 0, 0);
+        world.heal_network();
+    }
+
     fn change_shards(&mut self, shard_count: u16) {
         self.shard_count = shard_count;
     }
 
-    fn expect_rot(&mut self, _file: &str) {
-        unreachable!("rot is tried on the logs alone");
+    fn expect_decay(&mut self, _file: &str) {
+        unreachable!("decay is tried on the logs alone");
     }
 
     fn expect_faults(&mut self, may_fail: bool) {
@@ -136,16 +148,19 @@ impl Script for ShardsScript {
         match stage {
             Stage::Work => {
                 scene.wanted = Wanted::Work;
-                world.net.weather.cut = self.cut;
+                scene.bits_flip |= self.flip > 0;
+                let weather = &mut world.net.weather;
+                (weather.cut, weather.half_open, weather.flip) = (self.cut, self.half_open, self.flip);
             }
+            Stage::Rest => scene.wanted = Wanted::Rest,
             // Where something has to come to its end, the network is well.
             Stage::Drain => {
                 scene.wanted = Wanted::Drain;
-                world.net.weather.cut = 0;
+                world.heal_network();
             }
             Stage::Verify => {
                 scene.wanted = Wanted::Everything;
-                world.net.weather.cut = 0;
+                world.heal_network();
             }
             Stage::Stop => {
                 for shard in 0..usize::from(self.shard_count) {
@@ -161,7 +176,7 @@ impl Script for ShardsScript {
             Stage::Work => scene.claims.counts.acks >= self.acks_before + 200,
             Stage::Drain => scene.unacknowledged.values().all(|n| *n == 0),
             Stage::Verify => !scene.complete.is_empty() && scene.complete.values().all(|done| *done),
-            Stage::Stop => false,
+            Stage::Rest | Stage::Stop => false,
         }
     }
 

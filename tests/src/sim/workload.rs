@@ -22,7 +22,7 @@ use tidegate_reactor::disk::Disk;
 use tidegate_reactor::op::{Event, Loop, Now, Op, Tag, Turn};
 
 use super::disk::OneFlush;
-use super::machine::{self, Shape};
+use super::machine::{self, Rests, Shape};
 use super::random::Random;
 use super::reactor::World;
 use super::run::{Counts, Script, Stage};
@@ -62,6 +62,8 @@ pub struct Plan {
     pub producers: u64,
     /// Whether logs trim themselves by size.
     pub retention: Retention,
+    /// And by age.
+    pub retention_ms: Option<u64>,
     /// The largest data file.
     pub segment_bytes: u64,
 }
@@ -88,8 +90,8 @@ pub struct Shared {
     acks_before: u64,
     /// Whether the injected faults explain an unknown outcome or a full disk.
     pub faults_injected: bool,
-    /// The name of a file in which a bit has flipped: ranges of it may be refused.
-    rot: Option<String>,
+    /// The name of a file of which something has decayed: ranges of it may be refused.
+    decayed: Option<String>,
     random: Random,
     /// For what was added later, so that the other draws of a seed stay as they were.
     more: Random,
@@ -115,6 +117,7 @@ impl Shared {
     fn new(random: Random, mut plan: Plan) -> Shared {
         let mut more = random.clone().fork();
         plan.search = if more.chance(400_000) { 100_000 } else { 0 };
+        plan.retention_ms = more.pick(&[None, Some(50), Some(20_000)]);
         Shared {
             truth: Truth::default(),
             plan,
@@ -126,7 +129,7 @@ impl Shared {
             stats: Vec::new(),
             ticks: 0,
             faults_injected: false,
-            rot: None,
+            decayed: None,
             random,
             more,
             desks: Vec::new(),
@@ -152,7 +155,7 @@ impl Shared {
 
     fn options(&self) -> LogOptions {
         LogOptions {
-            retention_ms: None,
+            retention_ms: self.plan.retention_ms.filter(|_| self.plan.retention == Retention::On),
             retention_bytes: (self.plan.retention == Retention::On).then_some(self.plan.segment_bytes * 2),
             segment_bytes: self.plan.segment_bytes,
             append_time: false,
@@ -170,8 +173,8 @@ pub struct LogsScript {
 
 impl LogsScript {
     /// Draws shape and plan of a seed.
-    pub fn new(mut random: Random, one_flush: OneFlush) -> LogsScript {
-        let shape = Shape::draw(&mut random, one_flush);
+    pub fn new(mut random: Random, one_flush: OneFlush, rests: Rests) -> LogsScript {
+        let shape = Shape::draw(&mut random, one_flush, rests);
         let plan = Plan::draw(&mut random, &shape);
         LogsScript { shape, shard_count: 1, shared: Rc::new(RefCell::new(Shared::new(random, plan))) }
     }
@@ -192,12 +195,14 @@ impl Script for LogsScript {
         Ok(turns)
     }
 
+    fn heal_network(&mut self, _world: &mut World) {}
+
     fn change_shards(&mut self, shard_count: u16) {
         self.shard_count = shard_count;
     }
 
-    fn expect_rot(&mut self, file: &str) {
-        self.shared.borrow_mut().rot = Some(file.to_string());
+    fn expect_decay(&mut self, file: &str) {
+        self.shared.borrow_mut().decayed = Some(file.to_string());
     }
 
     fn expect_faults(&mut self, may_fail: bool) {
@@ -223,7 +228,7 @@ impl Script for LogsScript {
                 truth.logs().iter().all(|log| truth.firm(*log) == truth.end(*log))
             }
             Stage::Verify => shared.desks.iter().all(|d| d.verify.is_empty() && d.reading.is_empty()),
-            Stage::Stop => false,
+            Stage::Rest | Stage::Stop => false,
         }
     }
 
@@ -261,6 +266,7 @@ impl Plan {
             search: 0,
             producers: random.between(0, 3),
             retention: if random.chance(300_000) { Retention::On } else { Retention::Off },
+            retention_ms: None,
             segment_bytes: shape.segment_bytes,
         }
     }
@@ -297,7 +303,7 @@ impl LogsTurn {
             if logs.positions(log).is_none() {
                 let created = logs.create(log, state.options());
                 // After damage a shard may take no writes.
-                assert!(created.is_ok() || state.rot.is_some(), "{log:?} existed before: {created:?}");
+                assert!(created.is_ok() || state.decayed.is_some(), "{log:?} existed before: {created:?}");
             }
             logs.set_options(log, state.options());
         }
@@ -340,17 +346,25 @@ impl LogsTurn {
                     let ReadRefused::Damaged { file, upto, .. } = &refused else {
                         panic!("{log:?}: the scrub tells {refused:?}");
                     };
-                    let named = state.rot.as_ref().is_some_and(|rot| file.contains(rot.as_str()));
-                    assert!(named, "{log:?}: {file} is called damaged below {upto}, but {:?} is", state.rot);
+                    let named = state.decayed.as_ref().is_some_and(|name| file.contains(name.as_str()));
+                    assert!(
+                        named,
+                        "{log:?}: {file} is called damaged below {upto}, but {:?} is",
+                        state.decayed
+                    );
                     state.truth.counts.damage_scrubbed += 1;
                 }
                 Outcome::Notice(Notice::RunUnsound { file, .. }) => {
                     let name = file.to_string();
-                    assert!(state.rot.as_ref() == Some(&name), "{name} is damaged, but {:?} is", state.rot);
+                    assert!(
+                        state.decayed.as_ref() == Some(&name),
+                        "{name} is damaged, but {:?} is",
+                        state.decayed
+                    );
                 }
                 Outcome::Notice(Notice::FrameDamaged { file, frame, .. }) => {
-                    let named = state.rot.as_ref() == Some(&file);
-                    assert!(named, "frame {frame} of {file} is damaged, but {:?} is", state.rot);
+                    let named = state.decayed.as_ref() == Some(&file);
+                    assert!(named, "frame {frame} of {file} is damaged, but {:?} is", state.decayed);
                     state.truth.counts.damage_scrubbed += 1;
                 }
                 Outcome::Notice(_) => {}
@@ -381,8 +395,8 @@ impl LogsTurn {
                 self.verify_on(state, log, from, start);
             }
             Err(ReadRefused::Damaged { file, upto, .. }) if upto > from => {
-                let named = state.rot.as_ref().is_some_and(|rot| file.contains(rot.as_str()));
-                assert!(named, "{log:?}: {file} is called damaged below {upto}, but {:?} is", state.rot);
+                let named = state.decayed.as_ref().is_some_and(|name| file.contains(name.as_str()));
+                assert!(named, "{log:?}: {file} is called damaged below {upto}, but {:?} is", state.decayed);
                 state.truth.counts.damage_named += 1;
                 self.verify_on(state, log, from, upto);
             }
@@ -553,7 +567,7 @@ impl LogsTurn {
                 }
                 Err(CreateRefused::TooMany { .. }) => return,
                 // Damage to what was promised has made the shard so, or a write or flush that failed.
-                Err(CreateRefused::ReadOnly) if state.rot.is_some() || state.faults_injected => return,
+                Err(CreateRefused::ReadOnly) if state.decayed.is_some() || state.faults_injected => return,
                 Err(refused) => panic!("{log:?} could not be made: {refused:?}"),
             }
         }
@@ -653,6 +667,9 @@ impl Turn for LogsTurn {
             if state.stage == Stage::Work && state.random.chance(state.plan.rest) {
                 // Long enough for a mark to be written, or to be flushed.
                 pause = state.random.pick(&[15_000_000, 1_200_000_000]);
+            }
+            if state.stage == Stage::Rest {
+                pause = 1_000_000_000;
             }
             ops.push(Op::Timer { at_ns: now.mono_ns + pause, tag: TICK });
         }
