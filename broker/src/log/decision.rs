@@ -1,8 +1,9 @@
 //! What recovery does about what it finds: literal tables, looked up by [`super::recover`].
 
-use crate::mutants::{self, Mutant};
 use tidegate_protocol::disk::frame::FrameHeader;
 use tidegate_protocol::ids::{FrameSequence, Incarnation, ShardId};
+
+use crate::mutants::{self, Mutant};
 
 /// What lies where the next frame is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

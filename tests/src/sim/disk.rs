@@ -460,16 +460,16 @@ impl VirtualDisk {
         self.files.values().map(|f| (f.sectors.len() * SECTOR) as u64).sum()
     }
 
-    /// Lets a few neighbouring sectors decay somewhere in what lies on the drive. Returns in which file; none if there is nothing
-    /// that could decay so.
-    pub fn decay_somewhere(&mut self, random: &mut Random, how: Decay) -> Option<PathBuf> {
+    /// Lets a few neighbouring sectors decay somewhere in the files whose path contains `part`. Returns in which; none if there is
+    /// nothing that could decay so.
+    pub fn decay_somewhere(&mut self, random: &mut Random, how: Decay, part: &str) -> Option<PathBuf> {
         let can = |sector: &SectorState| {
             let holds = sector.durable.as_ref().is_some_and(|bytes| !is_zero(bytes));
             let has_changed = how != Decay::Stale || sector.before.is_some();
             sector.pending.is_empty() && holds && has_changed
         };
         let mut found = Vec::new();
-        for (path, inode) in &self.names {
+        for (path, inode) in self.names.iter().filter(|(path, _)| path.to_string_lossy().contains(part)) {
             let sectors = &self.files[inode].sectors;
             let indices: Vec<usize> = (0..sectors.len()).filter(|i| can(&sectors[*i])).collect();
             if !indices.is_empty() {
@@ -488,7 +488,8 @@ impl VirtualDisk {
             assert!(self.rot(inode, at as u64, random.below(8) as u8), "the sector holds something");
             return Some(path);
         }
-        let count = random.between(1, 4) as usize;
+        // A frame and the next one, whose mark says that it was flushed, must not go together: that would be a tear.
+        let count = if path.to_string_lossy().contains("-ring-") { 1 } else { random.between(1, 4) as usize };
         let mut has_changed = false;
         for index in (first..first + count).take_while(|index| indices.contains(index)) {
             let (_, from, others) = &elsewhere;

@@ -227,7 +227,7 @@ fn what_decays_is_what_its_kind_says() {
             write(&mut disk, a, 8, 8, 3);
             flush(&mut disk, a);
             let before: Vec<Vec<u8>> = (0..16).map(|block| sector(&mut disk, a, block)).collect();
-            let Some(path) = disk.decay_somewhere(&mut Random::new(seed), how) else { continue };
+            let Some(path) = disk.decay_somewhere(&mut Random::new(seed), how, "") else { continue };
             assert_eq!(path, Path::new("/d/a"));
             for (block, was) in before.iter().enumerate() {
                 let is = sector(&mut disk, a, block);

@@ -432,11 +432,15 @@ impl Run {
             return;
         }
         let seconds = self.swarm.random.pick(&[20, 60, 200]);
-        let until_ns = self.world.clock.now_ns() + seconds * 1_000_000_000;
         self.want(Stage::Rest);
-        while self.world.clock.now_ns() < until_ns && self.world.step() == Step::Progress {}
+        self.pass(seconds * 1_000_000_000);
         self.want(Stage::Work);
         self.happens(RESTS);
+    }
+
+    fn pass(&mut self, ns: u64) {
+        let until_ns = self.world.clock.now_ns() + ns;
+        while self.world.clock.now_ns() < until_ns && self.world.step() == Step::Progress {}
     }
 
     /// The healed life: everything has to come to its end.
@@ -459,11 +463,31 @@ impl Run {
         self.stop();
     }
 
-    /// After a clean stop something decays. The broker starts and serves everything but ranges that it refuses by the
-    /// name of that file, or it refuses to start and names the file.
+    /// Something decays after a clean stop, or before a crash in a quiet moment (within the second after an acknowledgement, rot
+    /// in the last frames looks like a tear). The broker starts and serves everything but ranges that it refuses by the name of that
+    /// file, or it refuses to start and names the file.
     fn decay(&mut self) {
+        let crash = self.swarm.random.pick(&[None, Some(Crash::PowerLoss), Some(Crash::Kill)]);
+        if crash.is_some() {
+            if self.swarm.random.chance(500_000) {
+                self.change_shards();
+            }
+            self.start_without_crash();
+            self.want(Stage::Work);
+            for _ in 0..self.swarm.random.between(1, 1_000) {
+                self.world.step();
+            }
+            self.want(Stage::Rest);
+            self.pass(3_000_000_000);
+        }
         let how = self.swarm.random.pick(&Decay::ALL);
-        let Some(path) = self.world.disk.decay_somewhere(&mut self.swarm.random, how) else { return };
+        // Of a large directory the journal is a small part, and the one that recovery depends on.
+        let part = self.swarm.random.pick(&["", "-ring-"]);
+        let decayed = self.world.disk.decay_somewhere(&mut self.swarm.random, how, part);
+        if let Some(crash) = crash {
+            self.world.crash(crash);
+        }
+        let Some(path) = decayed else { return };
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         self.world.trace.note(self.world.clock.now_ns(), "DECAY", &name, &[("how", how as u64)]);
         self.script.expect_decay(&name);

@@ -35,6 +35,8 @@ pub struct TruthCounts {
     pub searches: u64,
     pub damage_named: u64,
     pub damage_scrubbed: u64,
+    /// Logs of which records are lost to decay, as the broker says itself.
+    pub losses_told: u64,
     pub batches_read: u64,
     /// Batches that a crash took although they had been appended.
     pub batches_lost_unacknowledged: u64,
@@ -119,6 +121,7 @@ impl Truth {
             ("searches by time", c.searches),
             ("ranges refused as damaged", c.damage_named),
             ("damage that the scrub has told", c.damage_scrubbed),
+            ("logs that lost records to decay, and say so", c.losses_told),
             ("batches read", c.batches_read),
             ("batches lost unacknowledged", c.batches_lost_unacknowledged),
             ("trims", c.trims),
@@ -311,26 +314,36 @@ impl Truth {
         if batches.is_empty() { None } else { batches.get(pick(batches.len())) }
     }
 
-    /// A new start of the broker does not find a log, of which nothing was promised.
-    pub fn restarted_empty(&mut self, log: TopicPartition) {
+    /// A new start of the broker does not find a log, of which nothing was promised, or tells that what there was is lost.
+    pub fn restarted_empty(&mut self, log: TopicPartition, is_loss_told: bool) {
         let truth = self.logs.get_mut(&log).expect("a log that exists");
-        assert_eq!(truth.firm, Offset(0), "{log:?}: LOST: recovery did not find it");
+        assert!(
+            truth.firm == Offset(0) || is_loss_told,
+            "{log:?}: LOST: recovery did not find it, of which {} was acknowledged",
+            truth.firm
+        );
         self.counts.batches_lost_unacknowledged += truth.batches.len() as u64;
         *truth = LogTruth::new(truth.retention);
     }
 
-    /// A new start of the broker shows a log. Everything in it counts as promised from now on.
-    pub fn restarted(&mut self, log: TopicPartition, shown: &Positions) {
+    /// A new start of the broker shows a log, and perhaps tells that there was more. Everything in it counts as promised from now
+    /// on.
+    pub fn restarted(&mut self, log: TopicPartition, shown: &Positions, is_loss_told: bool) {
         shown.check();
         let truth = self.logs.get_mut(&log).expect("a log that exists");
         let end = shown.appended;
-        assert!(end >= truth.firm, "{log:?}: LOST: it ends at {end}, but {} was acknowledged", truth.firm);
+        self.counts.losses_told += u64::from(end < truth.firm);
+        assert!(
+            end >= truth.firm || is_loss_told,
+            "{log:?}: LOST: it ends at {end}, but {} was acknowledged",
+            truth.firm
+        );
         assert!(end <= truth.end, "{log:?}: it ends at {end}, but only {} was ever appended", truth.end);
         assert!(truth.is_boundary(end), "{log:?}: it ends at {end}, inside a batch");
         assert_eq!(shown.durable, end, "{log:?}: recovery serves only what it has flushed: {shown:?}");
         truth.check_start(log, shown.start);
         assert!(
-            shown.start >= truth.start_firm,
+            shown.start >= truth.start_firm || is_loss_told,
             "{log:?}: it starts at {}, but was trimmed up to {}",
             shown.start,
             truth.start_firm

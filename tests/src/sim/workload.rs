@@ -3,7 +3,7 @@
 //! Every choice comes from the seed. Nothing here knows how the log works; everything it answers goes to [`Truth`].
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use tidegate_broker::log::notice::Notice;
@@ -145,12 +145,14 @@ impl Shared {
         self.busy_reads = 0;
         self.desks = shards.iter().map(|_| Desk::default()).collect();
         self.truth.counts.restarts += 1;
-        let found: BTreeSet<TopicPartition> = shards.iter().flat_map(Logs::logs_found).collect();
-        for log in self.truth.logs() {
-            if !found.contains(&log) {
-                self.truth.restarted_empty(log);
-            }
-        }
+    }
+
+    /// Whether the broker tells that more of a log was there than it has, because of what has decayed.
+    fn has_told_loss(&self, told: Option<ReadRefused>) -> bool {
+        let Some(ReadRefused::Lost { file, .. }) = &told else { return false };
+        let named = self.decayed.as_ref().is_some_and(|name| file.contains(name.as_str()));
+        assert!(named, "{told:?} is told, but {:?} has decayed", self.decayed);
+        true
     }
 
     fn options(&self) -> LogOptions {
@@ -291,7 +293,8 @@ impl LogsTurn {
             assert_eq!(shard_of(log, shard_count), me, "{log:?}: a shard has it that does not own it");
             if state.truth.has(log) {
                 let shown = logs.positions(log).expect("a log that recovery found");
-                state.truth.restarted(log, &shown);
+                let is_loss_told = state.has_told_loss(logs.lost_behind(log));
+                state.truth.restarted(log, &shown, is_loss_told);
                 state.desks[usize::from(me.0)].verify.push_back((log, shown.start));
             } else {
                 assert!(state.removed.contains(&log), "{log:?}: PHANTOM: nobody ever made this log");
@@ -304,6 +307,8 @@ impl LogsTurn {
                 let created = logs.create(log, state.options());
                 // After damage a shard may take no writes.
                 assert!(created.is_ok() || state.decayed.is_some(), "{log:?} existed before: {created:?}");
+                let is_loss_told = state.has_told_loss(logs.lost_behind(log));
+                state.truth.restarted_empty(log, is_loss_told);
             }
             logs.set_options(log, state.options());
         }
