@@ -16,7 +16,7 @@ pub enum Acks {
     None = 0,
     /// Once the leader has it on disk (in memory on a relaxed topic).
     Leader = 1,
-    /// Once every in-sync replica has it on disk.
+    /// Once every in-sync replica has it on disk (in memory on a relaxed topic).
     All = 2,
 }
 

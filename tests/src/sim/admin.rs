@@ -12,12 +12,14 @@ use tidegate_protocol::api::offset::{
     DeleteRecordsReply, DeleteRecordsRequest, ListOffsetsReply, ListOffsetsRequest, OffsetCommitReply,
     OffsetCommitRequest, OffsetFetchReply, OffsetFetchRequest, OffsetQuery, StoredOffset,
 };
-use tidegate_protocol::api::topic::{CreateTopicReply, CreateTopicRequest, DeleteTopicRequest};
+use tidegate_protocol::api::topic::{
+    AlterTopicRequest, CreateTopicReply, CreateTopicRequest, DeleteTopicRequest, Setting,
+};
 use tidegate_protocol::error_code::ErrorCode;
 use tidegate_protocol::frame::Kind;
 use tidegate_protocol::ids::{LeaderEpoch, Offset, ShardId, TopicId, TopicPartition};
 
-use super::claims::TopicClaim;
+use super::claims::{RELAXED, TopicClaim};
 use super::net::{Peer, PeerEvent, PeerOp};
 use super::random::Random;
 use super::scene::{Scene, Wanted};
@@ -25,6 +27,8 @@ use super::session::{Arrived, Session, Standing};
 
 /// Topics at a time.
 const TOPICS_MAX: usize = 4;
+/// Partitions of a topic, at most.
+const PARTITIONS_MAX: i32 = 6;
 const GROUPS: [&str; 3] = ["one", "two", "three"];
 
 /// The operator: one request at a time.
@@ -43,6 +47,8 @@ pub struct Admin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doubt {
     Creating(i32),
+    /// It had so many partitions, and more were asked for perhaps.
+    Growing(i32, i32),
     Deleting(TopicId),
 }
 
@@ -51,6 +57,7 @@ enum Waiting {
     Create(String, i32),
     Delete(String, TopicId),
     Look(String),
+    Alter(String, i32, i32),
     Trim(TopicPartition),
     Latest(TopicPartition, Offset),
     Store(&'static str, TopicPartition, Offset),
@@ -107,6 +114,9 @@ impl Admin {
             Some((_, Waiting::Delete(name, topic))) => {
                 self.doubtful.insert(name, Doubt::Deleting(topic));
             }
+            Some((_, Waiting::Alter(name, was, asked))) => {
+                self.doubtful.insert(name, Doubt::Growing(was, asked));
+            }
             _ => {}
         }
     }
@@ -132,7 +142,8 @@ impl Admin {
         }
         let log = self.random.pick(&logs);
         match choice {
-            0..22 if topics > 1 => self.delete(log.topic),
+            0..6 => self.alter(log.topic),
+            6..22 if topics > 1 => self.delete(log.topic),
             22..40 => self.trim(log),
             40..60 => self.latest(log),
             60..85 => self.store(log),
@@ -145,13 +156,15 @@ impl Admin {
     }
 
     fn create(&mut self) {
-        let name = format!("topic-{}", self.names);
+        let is_relaxed = self.random.chance(250_000);
+        let name = format!("{}{}", if is_relaxed { RELAXED } else { "topic-" }, self.names);
         self.names += 1;
         let partitions = self.random.between(1, 4) as i32;
         self.scene.borrow_mut().claims.topics.insert(name.clone(), TopicClaim::Asked);
         let correlation = self.session.correlation();
-        let request =
-            CreateTopicRequest { name: name.clone(), partitions, replication: -1, settings: vec![] };
+        let relaxed = Setting { name: "durability".to_string(), value: "relaxed".to_string() };
+        let settings = is_relaxed.then_some(relaxed).into_iter().collect();
+        let request = CreateTopicRequest { name: name.clone(), partitions, replication: -1, settings };
         request.encode(correlation, self.session.out());
         self.wait(correlation, Waiting::Create(name, partitions));
     }
@@ -174,6 +187,25 @@ impl Admin {
         let correlation = self.session.correlation();
         DeleteTopicRequest { name: name.clone() }.encode(correlation, self.session.out());
         self.wait(correlation, Waiting::Delete(name, topic));
+    }
+
+    /// Asks for another partition, or none, and changes a setting that changes nothing that is seen here.
+    fn alter(&mut self, topic: TopicId) {
+        let scene = self.scene.borrow();
+        let found = scene.claims.topics.iter().find_map(|(name, claim)| match *claim {
+            TopicClaim::Exists { topic: id, partitions } if id == topic => Some((name.clone(), partitions)),
+            _ => None,
+        });
+        drop(scene);
+        let Some((name, was)) = found else { return };
+        let asked = (was + self.random.below(2) as i32).min(PARTITIONS_MAX);
+        const MONTH_MS: &str = "2592000000";
+        let value = self.random.pick(&["", MONTH_MS]).to_string();
+        let settings = vec![Setting { name: "retention.ms".to_string(), value }];
+        let correlation = self.session.correlation();
+        AlterTopicRequest { name: name.clone(), partitions: asked, settings }
+            .encode(correlation, self.session.out());
+        self.wait(correlation, Waiting::Alter(name, was, asked));
     }
 
     fn look(&mut self, name: String) {
@@ -270,6 +302,17 @@ impl Admin {
                     (Doubt::Creating(_), None) => {
                         claims.topics.remove(&name);
                     }
+                    (Doubt::Growing(was, asked), Some((_, partitions))) => {
+                        let fits = (was..=asked).contains(&partitions);
+                        assert!(
+                            fits,
+                            "topic {name}: {partitions} partitions, {was} or {asked} were expected"
+                        );
+                        claims.altered(&name, partitions);
+                    }
+                    (Doubt::Growing(..), None) => {
+                        assert!(!claims.topics.contains_key(&name), "topic {name}: LOST: it is not there");
+                    }
                     // The request may still be on its way, or not have reached this shard: ask for it again.
                     (Doubt::Deleting(id), Some((topic, _))) => {
                         assert_eq!(id, topic, "topic {name}: its identity");
@@ -277,6 +320,13 @@ impl Admin {
                     }
                     (Doubt::Deleting(id), None) => claims.deleted(&name, id),
                 }
+            }
+            Waiting::Alter(name, _, asked) => {
+                Done::decode(&frame, Api::AlterTopic).expect("a readable reply");
+                claims.altered(&name, asked);
+                claims.counts.topics_altered += 1;
+                // Looked up at once, and by a later start as well if this one ends first.
+                self.doubtful.insert(name, Doubt::Growing(asked, asked));
             }
             Waiting::Trim(log) => {
                 let reply = DeleteRecordsReply::decode(&frame).expect("a readable reply");
@@ -311,7 +361,7 @@ impl Admin {
         let log = match waiting {
             Waiting::Trim(log) | Waiting::Latest(log, _) => Some(*log),
             Waiting::Store(_, log, _) | Waiting::Stored(_, log) => Some(*log),
-            Waiting::Create(..) | Waiting::Delete(..) | Waiting::Look(_) => None,
+            Waiting::Create(..) | Waiting::Delete(..) | Waiting::Alter(..) | Waiting::Look(_) => None,
         };
         match code {
             ErrorCode::NotReady | ErrorCode::LimitReached => {}

@@ -11,6 +11,9 @@ use super::run::Counts;
 use tidegate_protocol::batch::{BatchHeader, Batches, heads_crc};
 use tidegate_protocol::ids::{Offset, PartitionId, ProducerId, Sequence, TopicId, TopicPartition};
 
+/// How the names of relaxed topics begin.
+pub const RELAXED: &str = "relaxed-";
+
 /// Everything that the clients of a run know together.
 #[derive(Debug, Default)]
 pub struct Claims {
@@ -20,6 +23,8 @@ pub struct Claims {
     /// By name of the consumer.
     pub stored: BTreeMap<(String, TopicPartition), StoredClaim>,
     producers: BTreeSet<ProducerId>,
+    /// Topics that were created with relaxed durability.
+    relaxed: BTreeSet<TopicId>,
     /// Topics that were deleted for good: no client may hear of them again.
     pub gone: BTreeSet<TopicId>,
     /// How much was checked.
@@ -32,6 +37,9 @@ pub struct Claims {
 pub struct ClaimCounts {
     pub sent: u64,
     pub resent: u64,
+    /// Sent without a sequence, and never again.
+    pub sent_once: u64,
+    pub topics_altered: u64,
     pub acks: u64,
     pub duplicates_joined: u64,
     pub batches_read: u64,
@@ -98,6 +106,8 @@ impl Claims {
         Counts::from([
             ("sent", c.sent),
             ("resent", c.resent),
+            ("sent once, without a sequence", c.sent_once),
+            ("topics altered", c.topics_altered),
             ("acks", c.acks),
             ("acks of resent batches", c.duplicates_joined),
             ("batches read", c.batches_read),
@@ -219,16 +229,31 @@ impl Claims {
         !self.topics.values().any(|c| matches!(*c, TopicClaim::Exists { topic, .. } if topic == log.topic))
     }
 
+    /// Whether acks=1 on the partition promises nothing.
+    pub fn is_relaxed(&self, log: TopicPartition) -> bool {
+        self.relaxed.contains(&log.topic)
+    }
+
     /// A new producer id was given.
     pub fn producer_given(&mut self, id: ProducerId) {
         assert!(self.producers.insert(id), "the producer id {id} was given twice");
     }
 
-    /// A topic was created, or was found after its creation had been asked for.
+    /// A topic was created, or was found after its creation had been asked for. Its name says whether it is relaxed.
     pub fn created(&mut self, name: String, topic: TopicId, partitions: i32) {
+        if name.starts_with(RELAXED) {
+            self.relaxed.insert(topic);
+        }
         assert!(!self.gone.contains(&topic), "topic {name}: the identity {topic} is used again");
         self.counts.topics_created += 1;
         self.topics.insert(name, TopicClaim::Exists { topic, partitions });
+    }
+
+    /// A topic was found to have so many partitions.
+    pub fn altered(&mut self, name: &str, partitions: i32) {
+        if let Some(TopicClaim::Exists { partitions: known, .. }) = self.topics.get_mut(name) {
+            *known = partitions;
+        }
     }
 
     /// A topic was deleted for good.

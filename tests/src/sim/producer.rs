@@ -31,6 +31,16 @@ pub struct Producer {
     id: Option<(ProducerId, ProducerEpoch)>,
     init_under_way: Option<u32>,
     lanes: BTreeMap<TopicPartition, Lane>,
+    /// Batches without a sequence that are on their way, by correlation: they are sent once, whatever becomes of them.
+    once: BTreeMap<u32, Once>,
+}
+
+/// A batch that is sent once.
+#[derive(Debug)]
+struct Once {
+    log: TopicPartition,
+    header: BatchHeader,
+    acks: Acks,
 }
 
 /// What one partition gets from the producer.
@@ -63,6 +73,7 @@ impl Producer {
             id: None,
             init_under_way: None,
             lanes: BTreeMap::new(),
+            once: BTreeMap::new(),
         }
     }
 
@@ -99,6 +110,7 @@ impl Producer {
 
     fn disconnected(&mut self) {
         self.init_under_way = None;
+        self.once.clear();
         for lane in self.lanes.values_mut() {
             lane.under_way.clear();
             lane.rewinds = false;
@@ -134,8 +146,15 @@ impl Producer {
         if wanted == Wanted::Work {
             let mine: Vec<TopicPartition> = partitions.into_iter().filter(|p| self.owns(*p)).collect();
             for _ in 0..self.random.between(0, 3) {
-                if !mine.is_empty() {
-                    let log = self.random.pick(&mine);
+                if mine.is_empty() {
+                    continue;
+                }
+                let log = self.random.pick(&mine);
+                let is_relaxed = self.scene.borrow().claims.is_relaxed(log);
+                // What is acknowledged from memory may vanish with its sequence.
+                if is_relaxed || self.random.chance(50_000) {
+                    self.send_once(log);
+                } else {
                     self.enqueue(log, id);
                 }
             }
@@ -159,11 +178,20 @@ impl Producer {
     }
 
     fn enqueue(&mut self, log: TopicPartition, (id, epoch): (ProducerId, ProducerEpoch)) {
-        let bytes_max = self.scene.borrow().batch_bytes_max;
         let lane = self.lanes.entry(log).or_default();
         if lane.batches.len() > 2 * UNDER_WAY_MAX {
             return;
         }
+        let base_sequence = Sequence(lane.next);
+        let origin = BatchOrigin { producer_id: id, producer_epoch: epoch, base_sequence };
+        let (bytes, header) = self.batch(origin);
+        let lane = self.lanes.entry(log).or_default();
+        lane.next += header.records_count;
+        lane.batches.push_back(Batch { bytes, header, sends: 0 });
+    }
+
+    fn batch(&mut self, origin: BatchOrigin) -> (Vec<u8>, BatchHeader) {
+        let bytes_max = self.scene.borrow().batch_bytes_max;
         let records = self.random.between(1, 3);
         let large = self.random.chance(50_000);
         let value_max = if large { bytes_max / records - 200 } else { 400 };
@@ -174,12 +202,46 @@ impl Producer {
             value.chunks_mut(8).for_each(|c| c.copy_from_slice(&self.random.word().to_le_bytes()[..c.len()]));
             builder.push(1_780_000_000_000, None, Some(&value), []);
         }
-        let origin =
-            BatchOrigin { producer_id: id, producer_epoch: epoch, base_sequence: Sequence(lane.next) };
         let bytes = builder.finish(origin);
         let header = *BatchView::parse(&bytes).expect("just built").header();
-        lane.next += records as i32;
-        lane.batches.push_back(Batch { bytes, header, sends: 0 });
+        (bytes, header)
+    }
+
+    /// Sends a batch without a sequence, if there is credit for it.
+    fn send_once(&mut self, log: TopicPartition) {
+        let (bytes, header) = self.batch(BatchOrigin::NONE);
+        let acks = self.random.pick(&[Acks::None, Acks::Leader, Acks::All]);
+        let correlation = self.session.correlation();
+        let request = ProduceRequest { partition: log, leader_epoch: LeaderEpoch::UNKNOWN, acks };
+        let mut frame = Vec::new();
+        request.encode_head(correlation, bytes.len(), &mut frame);
+        frame.extend_from_slice(&bytes);
+        if !self.session.may_produce(frame.len() as u64) {
+            return;
+        }
+        self.session.out().extend_from_slice(&frame);
+        let mut scene = self.scene.borrow_mut();
+        scene.claims.sending(log, &header);
+        scene.claims.counts.sent_once += 1;
+        self.once.insert(correlation, Once { log, header, acks });
+    }
+
+    fn takes_once(&mut self, once: Once, arrived: &Arrived) {
+        let scene = &mut *self.scene.borrow_mut();
+        let Once { log, header, acks } = once;
+        if arrived.kind == Kind::Error {
+            let error = ErrorBody::decode(&arrived.frame()).expect("a readable error");
+            return check_refusal(scene, log, &Lane::default(), true, &error);
+        }
+        let reply = ProduceReply::decode(&arrived.frame()).expect("a readable reply");
+        assert_ne!(acks, Acks::None, "{log:?}: an acknowledgement that was not asked for: {reply:?}");
+        let is_relaxed = scene.claims.is_relaxed(log);
+        let least = if is_relaxed { Level::Memory } else { Level::Disk };
+        assert!(reply.level >= least, "{log:?}: {acks:?} was answered with {:?}", reply.level);
+        // From memory nothing is promised: what becomes of it is held against what was sent alone.
+        if reply.level >= Level::Disk {
+            scene.claims.acked(log, &header, reply.base_offset);
+        }
     }
 
     fn send_lane(&mut self, log: TopicPartition) {
@@ -211,6 +273,9 @@ impl Producer {
                 self.id = Some((reply.producer_id, reply.producer_epoch));
             }
             return;
+        }
+        if let Some(once) = self.once.remove(&arrived.correlation) {
+            return self.takes_once(once, arrived);
         }
         let waits = |l: &Lane| l.under_way.iter().any(|(c, _)| *c == arrived.correlation);
         let Some((log, lane)) = self.lanes.iter_mut().find(|(_, l)| waits(l)) else { return };
