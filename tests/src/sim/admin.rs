@@ -42,13 +42,15 @@ pub struct Admin {
     doubtful: BTreeMap<String, Doubt>,
     /// Topics whose deletion has to be asked for again.
     leaving: BTreeMap<String, TopicId>,
+    /// The most partitions that were ever asked for: a request over an earlier connection may come late.
+    asked: BTreeMap<String, i32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doubt {
     Creating(i32),
     /// It had so many partitions, and more were asked for perhaps.
-    Growing(i32, i32),
+    Growing(i32),
     Deleting(TopicId),
 }
 
@@ -57,6 +59,7 @@ enum Waiting {
     Create(String, i32),
     Delete(String, TopicId),
     Look(String),
+    /// The partitions before, and those asked for.
     Alter(String, i32, i32),
     Trim(TopicPartition),
     Latest(TopicPartition, Offset),
@@ -75,6 +78,7 @@ impl Admin {
             names: 0,
             doubtful: BTreeMap::new(),
             leaving: BTreeMap::new(),
+            asked: BTreeMap::new(),
         }
     }
 
@@ -114,8 +118,8 @@ impl Admin {
             Some((_, Waiting::Delete(name, topic))) => {
                 self.doubtful.insert(name, Doubt::Deleting(topic));
             }
-            Some((_, Waiting::Alter(name, was, asked))) => {
-                self.doubtful.insert(name, Doubt::Growing(was, asked));
+            Some((_, Waiting::Alter(name, was, _))) => {
+                self.doubtful.insert(name, Doubt::Growing(was));
             }
             _ => {}
         }
@@ -202,6 +206,8 @@ impl Admin {
         const MONTH_MS: &str = "2592000000";
         let value = self.random.pick(&["", MONTH_MS]).to_string();
         let settings = vec![Setting { name: "retention.ms".to_string(), value }];
+        let most = self.asked.entry(name.clone()).or_default();
+        *most = asked.max(*most);
         let correlation = self.session.correlation();
         AlterTopicRequest { name: name.clone(), partitions: asked, settings }
             .encode(correlation, self.session.out());
@@ -302,15 +308,13 @@ impl Admin {
                     (Doubt::Creating(_), None) => {
                         claims.topics.remove(&name);
                     }
-                    (Doubt::Growing(was, asked), Some((_, partitions))) => {
-                        let fits = (was..=asked).contains(&partitions);
-                        assert!(
-                            fits,
-                            "topic {name}: {partitions} partitions, {was} or {asked} were expected"
-                        );
+                    (Doubt::Growing(was), Some((_, partitions))) => {
+                        let most = self.asked[&name];
+                        let fits = (was..=most).contains(&partitions);
+                        assert!(fits, "topic {name}: {partitions} partitions, {was} to {most} were expected");
                         claims.altered(&name, partitions);
                     }
-                    (Doubt::Growing(..), None) => {
+                    (Doubt::Growing(_), None) => {
                         assert!(!claims.topics.contains_key(&name), "topic {name}: LOST: it is not there");
                     }
                     // The request may still be on its way, or not have reached this shard: ask for it again.
@@ -326,7 +330,7 @@ impl Admin {
                 claims.altered(&name, asked);
                 claims.counts.topics_altered += 1;
                 // Looked up at once, and by a later start as well if this one ends first.
-                self.doubtful.insert(name, Doubt::Growing(asked, asked));
+                self.doubtful.insert(name, Doubt::Growing(asked));
             }
             Waiting::Trim(log) => {
                 let reply = DeleteRecordsReply::decode(&frame).expect("a readable reply");

@@ -38,7 +38,7 @@ pub(super) const NET_FAULTS: [&str; 3] =
     ["connections cut", "connections that were half open", "bits flipped on the way to the broker"];
 
 /// Operations, and kinds of faults that are counted as another kind already.
-pub(super) const KINDS: [&str; 7] = [
+pub(super) const KINDS: [&str; 9] = [
     CUT_AGAIN,
     RESHAPE_CUT,
     SPACE_BACK,
@@ -46,6 +46,8 @@ pub(super) const KINDS: [&str; 7] = [
     DECAY_SERVED,
     "ranges refused as damaged",
     "searches by time",
+    "appends refused for want of room",
+    "reads refused because many wait",
 ];
 const CUT_SHORT: &str = "recoveries cut short";
 const CUT_AGAIN: &str = "recoveries cut short three times running";

@@ -31,6 +31,10 @@ pub struct TruthCounts {
     pub acks: u64,
     pub duplicates: u64,
     pub refused: u64,
+    /// Appends refused because ring or memory were full.
+    pub no_room: u64,
+    /// Reads refused because too many were under way.
+    pub busy: u64,
     pub reads: u64,
     pub searches: u64,
     pub damage_named: u64,
@@ -117,6 +121,8 @@ impl Truth {
             ("acks", c.acks),
             ("duplicates", c.duplicates),
             ("refused", c.refused),
+            ("appends refused for want of room", c.no_room),
+            ("reads refused because many wait", c.busy),
             ("reads", c.reads),
             ("searches by time", c.searches),
             ("ranges refused as damaged", c.damage_named),

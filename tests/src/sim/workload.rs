@@ -395,7 +395,10 @@ impl LogsTurn {
                 assert!(end <= committed, "{log:?}: a read up to {end} above committed {committed}");
                 self.verify_on(state, log, from, end);
             }
-            Err(ReadRefused::Busy) => state.busy_reads += 1,
+            Err(ReadRefused::Busy) => {
+                state.busy_reads += 1;
+                state.truth.counts.busy += 1;
+            }
             Err(ReadRefused::OutOfRange { start, .. }) if start > from => {
                 self.verify_on(state, log, from, start);
             }
@@ -610,7 +613,10 @@ impl LogsTurn {
                 assert!(wrong, "{log:?}: {header:?} was refused: {refusal:?}");
                 state.truth.counts.refused += 1;
             }
-            Err(AppendRefused::NoRoom { .. }) => state.no_room += 1,
+            Err(AppendRefused::NoRoom { .. }) => {
+                state.no_room += 1;
+                state.truth.counts.no_room += 1;
+            }
             Err(AppendRefused::DiskFull(_)) => {
                 assert!(state.faults_injected, "{log:?}: the drive has room");
                 state.no_room += 1;
