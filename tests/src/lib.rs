@@ -1,4 +1,5 @@
 //! Everything that needs more than one file of the product.
+pub mod card;
 pub mod contract;
 pub mod corrupt;
 pub mod crash;
@@ -7,6 +8,9 @@ pub mod fuzz;
 pub mod kill;
 pub mod ledger;
 pub mod live;
+pub mod operator;
 pub mod partitions;
 pub mod process;
+pub mod result;
 pub mod sim;
+pub mod soak;

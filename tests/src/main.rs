@@ -3,14 +3,14 @@
 
 use std::alloc::System;
 use std::io;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use tests::fuzz::command as fuzz;
 use tests::sim::command as sim;
-use tests::{corrupt, crash, faults, kill, partitions};
+use tests::{card, corrupt, crash, faults, kill, partitions, result, soak};
 
 /// Counts what is asked of it, for the bounds that `fuzz` checks.
 #[global_allocator]
@@ -25,6 +25,8 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Harness {
+    /// Make the page of what the harnesses have shown, from their result files.
+    Card(card::CardArgs),
     /// Flip bits in every structure of a data directory, stopped and running.
     Corrupt(corrupt::CorruptArgs),
     /// Recover the real broker from crash states of a real filesystem. Needs root, /dev/fuse and loop devices.
@@ -41,12 +43,35 @@ enum Harness {
     Partitions(partitions::PartitionsArgs),
     /// Simulate a broker on a virtual drive, network and clock, and lose its power at any op.
     Sim(sim::SimArgs),
+    /// Run every harness, for as long as asked, and make the page of what they have shown.
+    Soak(soak::SoakArgs),
+}
+
+impl Harness {
+    /// Its name and the file that its result goes to, where a run may break off without one.
+    fn output(&self) -> Option<(&'static str, PathBuf)> {
+        let (name, path) = match self {
+            Harness::Corrupt(args) => ("corrupt", &args.output),
+            Harness::Crash(args) => ("crash", &args.output),
+            Harness::Faults(args) => ("faults", &args.output),
+            Harness::Fuzz(args) => ("fuzz", &args.output),
+            Harness::Kill(args) => ("kill", &args.output),
+            Harness::Partitions(args) => ("partitions", &args.output),
+            Harness::Card(_) | Harness::Sim(_) | Harness::Soak(_) => return None,
+        };
+        Some((name, path.clone()?))
+    }
 }
 
 #[tokio::main]
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "a harness speaks to its operator")]
 async fn main() -> ExitCode {
-    let result = match Args::parse().harness {
+    let harness = Args::parse().harness;
+    // Before anything else: a result is of the commit with which its run began.
+    result::origin();
+    let output = harness.output();
+    let result = match harness {
+        Harness::Card(args) => card::make(&args).map(|(files, is_well)| whole("card", files, is_well)),
         Harness::Corrupt(args) => corrupt::run(&args).await.map(|cases| {
             print!("{}", corrupt::table(&cases));
             let failed = cases.iter().filter(|case| case.failure.is_some()).count() as u64;
@@ -67,7 +92,7 @@ async fn main() -> ExitCode {
                 report.flush_rule, report.files_with_own_flush
             );
             println!("acknowledged records checked {}: {:?}", report.verdict.checked, report.verdict);
-            write_json(args.output.as_deref(), &report.json(args.fs))?;
+            result::write(args.output.as_deref(), report.json(args.fs))?;
             Ok(whole("crash", report.images, report.is_well()))
         }),
         Harness::Faults(args) => {
@@ -81,7 +106,7 @@ async fn main() -> ExitCode {
             let is_well = faults::is_well(&findings, args.allow_skips);
             // A scenario that could not run and was not allowed to be left out has shown nothing.
             let failed = if is_well { 0 } else { (findings.len() as u64 - count("passed")).max(1) };
-            write_json(args.output.as_deref(), &faults::json(&findings, is_well))
+            result::write(args.output.as_deref(), faults::json(&findings, is_well))
                 .map(|()| ("faults", count("passed"), failed))
         }
         Harness::Fuzz(args) => {
@@ -90,16 +115,18 @@ async fn main() -> ExitCode {
                 whole("fuzz", targets, is_well)
             })
         }
-        Harness::Kill(args) => kill::run(&args).await.map(|(verdict, acks)| {
+        Harness::Kill(args) => kill::run(&args).await.and_then(|report| {
             println!(
-                "kill -9: {} cycles, {acks} acks; checked {}: {verdict:?}",
-                args.cycles, verdict.checked
+                "kill -9: {} cycles, seed {}, {} acks, {} orders; checked {}: {:?}",
+                report.cycles, args.seed, report.acks, report.orders, report.verdict.checked, report.verdict
             );
-            whole("kill", args.cycles, verdict.is_clean())
+            result::write(args.output.as_deref(), report.json())?;
+            Ok(whole("kill", report.cycles, report.is_well()))
         }),
-        Harness::Partitions(args) => partitions::run(&args).await.map(|report| {
+        Harness::Partitions(args) => partitions::run(&args).await.and_then(|report| {
             println!("{} partitions: {report:?}", args.partitions);
-            whole("partitions", 1, report.acked == args.partitions as u64)
+            result::write(args.output.as_deref(), report.json(args.partitions))?;
+            Ok(whole("partitions", 1, report.is_well(args.partitions)))
         }),
         Harness::Sim(args) => {
             let outcome = sim::simulate(&args);
@@ -107,6 +134,7 @@ async fn main() -> ExitCode {
             let written = outcome.json.map_or(Ok(()), |json| write_json(args.output.as_deref(), &json));
             written.map(|()| whole("sim", 1, outcome.is_well))
         }
+        Harness::Soak(args) => soak::run(&args).map(|(passed, failed)| ("soak", passed, failed)),
     };
     match result {
         Ok((name, passed, failed)) => {
@@ -115,6 +143,11 @@ async fn main() -> ExitCode {
         }
         Err(e) => {
             eprintln!("{e}");
+            if let Some((name, path)) = output
+                && let Err(e) = result::write(Some(&path), result::broken_off(name, &e.to_string()))
+            {
+                eprintln!("{}: {e}", path.display());
+            }
             println!("0 passed, 1 failed");
             ExitCode::FAILURE
         }
@@ -124,8 +157,4 @@ async fn main() -> ExitCode {
 /// Name, passed and failed of a harness whose parts pass or fail together.
 fn whole(name: &'static str, parts: u64, is_well: bool) -> (&'static str, u64, u64) {
     if is_well { (name, parts, 0) } else { (name, 0, 1) }
-}
-
-fn write_json(path: Option<&Path>, value: &serde_json::Value) -> io::Result<()> {
-    path.map_or(Ok(()), |path| std::fs::write(path, format!("{value}\n")))
 }

@@ -1,6 +1,7 @@
 //! A thousand partitions in one broker: created, restarted, all of them serve.
 
 use std::io;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tidegate::{Client, PartitionId, Record, TopicSpec};
@@ -13,6 +14,9 @@ pub struct PartitionsArgs {
     /// How many.
     #[arg(long, default_value_t = 1000)]
     pub partitions: i32,
+    /// A file that gets the result as JSON.
+    #[arg(short, long)]
+    pub output: Option<PathBuf>,
 }
 
 /// What was measured.
@@ -26,6 +30,27 @@ pub struct PartitionsReport {
     pub acked_in: Duration,
     /// Records acknowledged after the restart.
     pub acked: u64,
+}
+
+impl PartitionsReport {
+    /// Whether each of so many partitions has acknowledged its record.
+    pub fn is_well(&self, partitions: i32) -> bool {
+        i64::try_from(self.acked) == Ok(i64::from(partitions))
+    }
+
+    /// The result for a machine.
+    pub fn json(&self, partitions: i32) -> serde_json::Value {
+        let ms = |time: Duration| time.as_millis() as u64;
+        serde_json::json!({
+            "harness": "partitions",
+            "passed": self.is_well(partitions),
+            "partitions": partitions,
+            "acked": self.acked,
+            "created_ms": ms(self.created_in),
+            "restarted_ms": ms(self.restarted_in),
+            "acked_ms": ms(self.acked_in),
+        })
+    }
 }
 
 /// Runs it.

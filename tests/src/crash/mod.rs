@@ -84,6 +84,8 @@ impl CrashReport {
             "promises": self.verdict.checked,
             "lost": self.verdict.lost,
             "wrong_bytes": self.verdict.wrong_values,
+            "duplicates": self.verdict.duplicates,
+            "holes": self.verdict.holes,
             "recoveries_repeated": self.recoveries_repeated,
         })
     }

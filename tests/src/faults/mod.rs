@@ -133,9 +133,10 @@ impl Scenario {
             Scenario::FewDescriptors => descriptors::few_descriptors().await,
             Scenario::Pause => pause::pause().await,
             Scenario::Kill => {
-                let args = kill::KillArgs { cycles: 5, seed: random.word(), dir: None };
-                let (verdict, acks) = kill::run(&args).await?;
-                Ok(format!("5 kills, {acks} acks, all there: {}", verdict.is_clean()))
+                let args = kill::KillArgs { cycles: 5, seed: random.word(), dir: None, output: None };
+                let report = kill::run(&args).await?;
+                scene::ensure(report.is_well(), || format!("cycle {}: {:?}", report.cycles, report.verdict))?;
+                Ok(format!("{} kills, {} acks, all there", report.cycles, report.acks))
             }
         }
     }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::run::{Failure, Progress, Report, execute, fuzz};
 use super::{TARGETS, Target, corpus, measure, target_named};
+use crate::result;
 
 /// Targets at a time, each in a process of its own: what is measured of memory is the process's.
 const AT_ONCE: usize = 2;
@@ -34,7 +35,7 @@ pub struct FuzzArgs {
     seed: u64,
     /// Write the result as JSON to this file as well.
     #[arg(short, long, value_name = "FILE.json")]
-    output: Option<PathBuf>,
+    pub output: Option<PathBuf>,
     /// Try this input once, instead of changed ones. Needs --target.
     #[arg(long, requires = "target")]
     replay: Option<PathBuf>,
@@ -67,11 +68,9 @@ pub fn fuzz_all(args: &FuzzArgs) -> Result<(String, u64, bool), String> {
     };
     let is_well = results.iter().all(Finished::is_well);
     let text = results.iter().map(Finished::line).collect();
-    if let Some(path) = &args.output {
-        let targets: Vec<Value> = results.iter().map(Finished::json).collect();
-        let result = json!({"harness": "fuzz", "passed": is_well, "targets": targets});
-        write(path, format!("{result:#}\n").as_bytes())?;
-    }
+    let targets: Vec<Value> = results.iter().map(Finished::json).collect();
+    let result = json!({"harness": "fuzz", "passed": is_well, "targets": targets});
+    result::write(args.output.as_deref(), result).map_err(|e| format!("the result's file: {e}"))?;
     Ok((text, results.len() as u64, is_well))
 }
 
@@ -166,9 +165,9 @@ fn hangs(target: &Target, args: &FuzzArgs, progress: &Progress, begin: Instant) 
     let why = format!("an input takes longer than {} s", INPUT_MAX.as_secs());
     let executions = progress.begun.load(Ordering::SeqCst);
     let report = Report { executions, taken: 0, failures: vec![Failure { input, why }] };
-    if let (Ok(finished), Some(path)) = (finished(target, &report, begin.elapsed()), &args.output) {
+    if let Ok(finished) = finished(target, &report, begin.elapsed()) {
         let result = json!({"harness": "fuzz", "passed": false, "targets": [finished.json()]});
-        let _ = write(path, result.to_string().as_bytes());
+        let _ = result::write(args.output.as_deref(), result);
     }
     std::process::exit(1)
 }
