@@ -399,7 +399,8 @@ fn subscribe_request(state: &mut State, index: usize, id: u32) -> SubscribeReque
     }
 }
 
-/// Checks every checksum and that the batches join `fetched`. Returns where the next ones go on.
+/// Checks every checksum and that the batches join `fetched` and one another: every offset has a record, and the
+/// application would not notice if some were left out. Returns where the next ones go on.
 fn verify(head: &DataHead, body: &Bytes, fetched: Offset) -> Result<Offset> {
     let damaged = |error: BatchError| {
         Error::new(ErrorKind::Damaged, format!("at offset {fetched}: {error}"))
@@ -409,6 +410,7 @@ fn verify(head: &DataHead, body: &Bytes, fetched: Offset) -> Result<Offset> {
     let mut heads_crc = 0;
     let mut count = 0;
     let mut end = None;
+    let mut next = fetched;
     for batch in Batches::new(body) {
         let batch = batch.map_err(damaged)?;
         batch.verify_crc().map_err(damaged)?;
@@ -417,7 +419,11 @@ fn verify(head: &DataHead, body: &Bytes, fetched: Offset) -> Result<Offset> {
         if end.is_some_and(|end| header.base_offset < end) {
             return Err(rule("a batch begins before the one in front of it ends"));
         }
-        end = Some(header.end_offset());
+        if header.base_offset > next {
+            return Err(rule(&format!("the broker has left out offsets {next} to {}", header.base_offset)));
+        }
+        next = header.end_offset();
+        end = Some(next);
         count += 1;
     }
     if heads_crc != head.heads_crc {

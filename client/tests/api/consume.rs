@@ -145,6 +145,36 @@ async fn cuts_leave_no_gap_and_no_repetition() {
     assert!(fake.lock().connections > 5);
 }
 
+/// Apache Iggy #2715, #4034: a consumer went on at the end of the stream, or left out the beginning of a partition.
+#[tokio::test]
+async fn records_that_a_broker_leaves_out_are_asked_for_again_and_never_passed_over() {
+    let fake = Fake::with_topic(1).await;
+    let client = client(&fake).await;
+    fill(&client, 0..100).await;
+    let bases: Vec<i64> = fake.lock().topics[0].2[0].batches.iter().map(|(base, ..)| *base).collect();
+    assert!(bases.len() > 6, "{bases:?}");
+    for left_out in [bases[0], bases[1], bases[5]] {
+        fake.change(|broker| broker.faults.leave_out = (left_out, 2));
+        let mut consumer = client.consumer("t").from(Start::Earliest).until_end().start().await.unwrap();
+        assert_eq!(values(&mut consumer).await, numbers(0..100), "the batch at {left_out}");
+        assert_eq!(fake.lock().faults.leave_out.1, 0);
+    }
+    fake.change(|broker| broker.faults.leave_out = (bases[1], u32::MAX));
+    let mut consumer = client.consumer("t").from(Start::Earliest).until_end().start().await.unwrap();
+    let mut next = Offset(0);
+    let error = loop {
+        match consumer.next_batch().await.expect("an error") {
+            Ok(batch) => {
+                assert_eq!(batch.first_offset(), next);
+                next = batch.end_offset();
+            }
+            Err(error) => break error,
+        }
+    };
+    assert!(next.0 <= bases[1] && error.cause().contains("left out offsets"), "{next}: {error}");
+    assert!(consumer.next_batch().await.is_none());
+}
+
 #[tokio::test]
 async fn no_more_than_the_prefetch_waits_for_a_slow_application() {
     let fake = Fake::with_topic(1).await;

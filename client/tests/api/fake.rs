@@ -48,6 +48,8 @@ pub(crate) struct Faults {
     pub(crate) refuse_subscribe: VecDeque<ErrorCode>,
     /// Flip a bit in the body of the next so many data frames.
     pub(crate) damage_data: u32,
+    /// Leave out the batch that begins here, so many times.
+    pub(crate) leave_out: (i64, u32),
     /// Cut every connection after so many data frames.
     pub(crate) cut_after_data: Option<u32>,
     /// Send bytes that are no frame instead of the next so many produce replies.
@@ -550,6 +552,12 @@ impl Session {
                 }
                 if subscribed.sent >= subscribed.limit {
                     break;
+                }
+                let (left_out, times) = broker.faults.leave_out;
+                let mut batches = batches;
+                if times > 0 && batches.len() > 1 && batches.iter().any(|(base, ..)| *base == left_out) {
+                    broker.faults.leave_out.1 -= 1;
+                    batches.retain(|(base, ..)| *base != left_out);
                 }
                 subscribed.caught_up = false;
                 let mut body: Vec<u8> = batches.iter().flat_map(|(_, _, bytes)| bytes.clone()).collect();

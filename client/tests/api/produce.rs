@@ -368,6 +368,38 @@ async fn a_forgotten_producer_takes_a_new_identity() {
     assert_eq!(producers, 1, "under an id of its own");
 }
 
+/// librdkafka #4953: one partition's error raised the epoch of all, and what was under way elsewhere was stored twice.
+#[tokio::test]
+async fn a_refusal_of_one_partition_changes_nothing_for_the_others() {
+    let fake = Fake::with_topic(2).await;
+    let producer = producer(&fake).await;
+    let to = async |text: &str, partition| {
+        producer.send(Record::new(text.as_bytes()).partition(PartitionId(partition))).await
+    };
+    let texts = texts(0..30);
+    let mut identities = Vec::new();
+    for (number, text) in texts.iter().enumerate() {
+        if number > 0 {
+            fake.change(|broker| {
+                broker.topics[0].2[0].producers.clear();
+                broker.faults.cut_after_storing = 1;
+            });
+        }
+        // Of partition 0 it may stay unknown whether it was stored, but it is never stored twice.
+        let (_, other) = tokio::join!(to(text, 0), to(text, 1));
+        assert_eq!(other.unwrap().offset, Offset(number as i64));
+        let broker = fake.lock();
+        let known = broker.topics[0].2[1].producers.iter().map(|(id, (epoch, ..))| (*id, *epoch));
+        identities.push(known.collect::<Vec<_>>());
+    }
+    assert_eq!(fake.values(1), texts);
+    assert!(identities.iter().all(|known| known.len() == 1 && *known == identities[0]), "{identities:?}");
+    let first = fake.values(0);
+    let once: std::collections::BTreeSet<_> = first.iter().collect();
+    assert_eq!(once.len(), first.len(), "{first:?}");
+    assert!(fake.lock().next_producer > 110, "partition 0 took a new identity again and again");
+}
+
 #[tokio::test]
 async fn a_batch_that_may_be_stored_is_not_sent_under_a_new_identity() {
     let fake = Fake::with_topic(1).await;
