@@ -1,7 +1,7 @@
 //! Planted bugs. The simulator switches one on for its thread and has to catch it; without the feature `mutants` every
 //! question is a constant `false` and nothing is left of them in the build.
 
-/// A planted bug, named by what the broker then does wrong. The numbers are those of the list of real failures in `docs/TESTING.md`.
+/// A planted bug, named by what the broker then does wrong. The numbers are those of the list of real failures in `docs/FAILURES.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
     /// Durability is announced when the cycle's writes have completed, before its flush (1, 3, 6).

@@ -25,6 +25,8 @@ pub(crate) struct TestDisk {
     fail_at: Option<(u32, i32)>,
     /// There is no room for another file.
     pub(crate) full: bool,
+    /// Every read fails.
+    pub(crate) reads_fail: bool,
     /// What is said of free space; none: nobody knows.
     pub(crate) space: Option<FreeSpace>,
 }
@@ -174,6 +176,9 @@ impl Disk for TestDisk {
     fn read(&mut self, file: DiskFile, at: u64, len: usize) -> Result<Buffer, Fault> {
         let path = self.path(file);
         self.call("read", &path)?;
+        if self.reads_fail {
+            return Err(Fault { what: format!("read {}", path.display()), errno: EIO });
+        }
         let bytes = &self.files[&path].now;
         let end = bytes.len().min(at as usize + len);
         Ok(Buffer::copy_of(bytes.get(at as usize..end).unwrap_or_default()))

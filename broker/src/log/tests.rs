@@ -4,6 +4,7 @@ mod caps;
 mod fixture;
 pub(super) mod node;
 mod recovery;
+mod retention;
 mod scrub;
 
 use std::collections::BTreeMap;

@@ -304,3 +304,96 @@ fn a_missing_file_of_the_ring_refuses_the_start_and_is_named() {
     let error = bench.recovered().expect_err("frames are gone").to_string();
     assert!(error.starts_with(RING) && error.contains("is missing"), "{error}");
 }
+
+/// Pulsar #5218: the number of a batch was remembered before the batch was stored, and its repetition then dropped.
+#[test]
+fn a_batch_whose_flush_never_came_is_stored_by_its_repetition() {
+    let origin = |sequence| BatchOrigin {
+        producer_id: ProducerId(9),
+        producer_epoch: ProducerEpoch(0),
+        base_sequence: Sequence(sequence),
+    };
+    let (mut lost, mut kept) = (0, 0);
+    for seed in 1..30u64 {
+        for (value_bytes, done) in [(50, 0), (50, 1), (7000, 0), (7000, 1), (7000, 2)] {
+            let mut bench = started(Bench::with_logs(LIMITS, 1));
+            bench.append(log(0), batch(1, value_bytes, origin(0), 1)).expect("new");
+            bench.settle();
+            bench.append(log(0), batch(1, value_bytes, origin(1), 2)).expect("new");
+            bench.pump();
+            bench.turn(done);
+            assert_eq!(bench.durable.get(&log(0)), Some(&Offset(1)), "its flush has not ended");
+            bench.restart(Some(seed * 0x9e37_79b9));
+            bench.settle();
+            let again = bench.append(log(0), batch(1, value_bytes, origin(1), 2)).expect("the same, or new");
+            assert_eq!((again.base, again.end), (Offset(1), Offset(2)));
+            *(if again.duplicate { &mut kept } else { &mut lost }) += 1;
+            bench.settle();
+            bench.restart(Some(seed));
+            assert_eq!(bench.logs.positions(log(0)).map(|p| p.durable), Some(Offset(2)), "seed {seed}");
+        }
+    }
+    assert!(lost > 10 && kept > 10, "{lost} lost, {kept} kept");
+}
+
+/// RabbitMQ's Ra #170, #175: a last file without content stopped every start. NATS nats-server#7556: something small was
+/// damaged, and the data that it belonged to was deleted.
+#[test]
+fn a_file_without_content_is_made_good_or_named_and_nothing_else_is_deleted_or_changed() {
+    let mut bench = started(Bench::with_logs(LIMITS, 2));
+    for n in 0..20 {
+        bench.append(log(0), batch(1, 5_000, BatchOrigin::NONE, n)).expect("room");
+        bench.append(log(1), batch(1, 50, BatchOrigin::NONE, n)).expect("room");
+        bench.settle();
+    }
+    bench.logs.stop();
+    bench.settle();
+    assert!(bench.logs.stopped());
+    let found = bench.drive.disk.clone();
+    let (mut good, mut read_only, mut refused) = (0, 0, 0);
+    for path in found.names() {
+        let bytes = found.len_of(&path);
+        for kept in [0, BLOCK, bytes] {
+            bench.drive.disk = found.clone();
+            bench.drive.disk.put(&path, &vec![0; kept]);
+            let harmed = bench.drive.disk.clone();
+            let place = format!("{path}, {kept} zeros of {bytes} bytes");
+            let writes = match bench.recovered() {
+                Err(OpenError::Refused { file, .. }) => {
+                    assert_eq!(file, Path::new(&path), "{place}");
+                    refused += 1;
+                    false
+                }
+                Err(other) => panic!("{place}: {other}"),
+                Ok(mut logs) => {
+                    for log in [log(0), log(1)] {
+                        assert_eq!(logs.positions(log).map(|p| p.durable), Some(Offset(20)), "{place}");
+                    }
+                    let append =
+                        logs.append(bench.drive.now(), log(0), &[batch(1, 10, BatchOrigin::NONE, 1)]);
+                    if append.is_err() {
+                        assert!(
+                            logs.notes().iter().any(|note| note.contains(&path)),
+                            "{place}: {:?}",
+                            logs.notes()
+                        );
+                        read_only += 1;
+                    } else {
+                        good += 1;
+                    }
+                    append.is_ok()
+                }
+            };
+            for other in harmed.names().into_iter().filter(|other| *other != path) {
+                assert!(bench.drive.disk.names().contains(&other), "{place}: {other} is gone");
+                let is_same = bench.drive.disk.bytes_of(&other) == harmed.bytes_of(&other);
+                // A start that goes on ends its recovery by a frame, and nothing else.
+                assert!(is_same || (writes && other.contains("-ring-")), "{place}: {other} has changed");
+            }
+        }
+    }
+    assert!(
+        good > 0 && read_only > 0 && refused > 0,
+        "{good} good, {read_only} read-only, {refused} refused"
+    );
+}

@@ -215,3 +215,39 @@ fn an_offset_out_of_range_is_told_with_the_topics_name_and_no_place_in_the_frame
         assert_eq!((error.code, error.field.as_str()), (Ok(ErrorCode::OffsetOutOfRange), ""));
     }
 }
+
+/// Redpanda #7633: a drive that failed every read was asked again and again, and nobody was told.
+#[test]
+fn a_drive_that_fails_reads_is_told_to_who_reads_and_is_not_asked_for_ever() {
+    let mut node = Node::new(1);
+    let mut client = node.connect(None);
+    let topic = node.create(&mut client, "t", 1, &[]);
+    client.produce(&mut node, log(topic, 0), Acks::Leader, &batch_of(3, 50_000, BatchOrigin::NONE));
+    node.settle();
+    client.produced(&mut node).expect("stored");
+    let mut node = node.restart();
+    let mut client = node.connect(None);
+    node.disk.reads_fail = true;
+    for id in 1..4 {
+        let subscribe = subscribe_request(id, log(topic, 0), 0, 1 << 20);
+        client.ask(&mut node, Api::Subscribe, |c, out| subscribe.encode(c, out), SubscribeReply::decode);
+        let error = error_of(&whole(&client.answer(&node))).expect("an error frame");
+        assert_eq!(error.code, Ok(ErrorCode::DataDamaged));
+        assert!(error.cause.contains("the drive failed to read partition 0 of topic t"), "{error}");
+    }
+    // Somebody else goes on meanwhile, and the end of the log, which is in memory, can be read.
+    client.produce(&mut node, log(topic, 0), Acks::Leader, &records(1));
+    node.settle();
+    assert_eq!(client.produced(&mut node).map(|reply| reply.base_offset), Ok(Offset(3)));
+    client.subscribe(&mut node, 9, log(topic, 0), 3, 1 << 20);
+    assert_eq!(client.heard(&node), ["data 9 3..4", "caught_up 9 4"]);
+    // The scrub comes across it too: an hour has neither many calls nor many words about it.
+    let (calls, words) = (node.disk.calls(), node.shards[0].reports.len());
+    (0..3_600).for_each(|_| node.pass(1_000));
+    let (calls, words) = (node.disk.calls() - calls, node.shards[0].reports.len() - words);
+    assert!(calls < 20_000 && words < 10, "{calls} calls, {words} reports: {:?}", node.shards[0].reports);
+    node.disk.reads_fail = false;
+    let mut reader = node.connect(None);
+    reader.subscribe(&mut node, 1, log(topic, 0), 0, 1 << 20);
+    assert_eq!(reader.heard(&node).first().map(String::as_str), Some("data 1 0..3"), "as soon as it can");
+}

@@ -98,7 +98,7 @@ impl Node {
             journal::create(&mut disk, "data".as_ref(), identity(shard), Incarnation(0), &Limits::SMALL)
                 .expect("an empty directory");
         }
-        Node::start(disk, Parts { shard_count, limits, storage, incarnation: 3 })
+        Node::start(disk, Parts { shard_count, limits, storage, incarnation: 3, wall_ms: 1_700_000_000_000 })
     }
 
     fn start(mut disk: TestDisk, parts: Parts) -> Node {
@@ -112,7 +112,7 @@ impl Node {
             stopped: false,
         };
         let shards = (0..parts.shard_count).map(core).collect();
-        let now = Now { mono_ns: 1, wall_ms: 1_700_000_000_000 + i64::from(parts.incarnation) };
+        let now = Now { mono_ns: 1, wall_ms: parts.wall_ms };
         let mut node = Node { shards, disk, sockets: BTreeMap::new(), now, parts, drive_hangs: false };
         node.settle();
         for (shard, core) in node.shards.iter().enumerate() {
@@ -141,7 +141,7 @@ impl Node {
 
     fn start_again(self) -> Node {
         let incarnation = self.parts.incarnation + 1;
-        Node::start(self.disk, Parts { incarnation, ..self.parts })
+        Node::start(self.disk, Parts { incarnation, wall_ms: self.now.wall_ms + 1, ..self.parts })
     }
 
     /// Turns every shard until nothing happens any more without time passing.
@@ -360,6 +360,8 @@ struct Parts {
     limits: ShardLimits,
     storage: Storage,
     incarnation: u32,
+    /// The time of the start.
+    wall_ms: i64,
 }
 
 impl Parts {

@@ -110,6 +110,32 @@ fn after_a_loss_of_power_everything_acknowledged_is_there_again() {
     }
 }
 
+/// Kafka KAFKA-13636, KAFKA-8069: stored offsets expired while nobody asked for them, or came back with another age.
+#[test]
+fn stored_offsets_stay_as_long_as_their_topic_however_old_they_are() {
+    const WEEK_MS: u64 = 7 * 24 * 3_600_000;
+    let mut node = Node::new(2);
+    let mut client = node.connect(Some(0));
+    let topic = node.create(&mut client, "t", 1, &[("retention.ms", "60000")]);
+    client.produce(&mut node, log(topic, 0), Acks::Leader, &records(3));
+    node.settle();
+    client.produced(&mut node).expect("stored");
+    commit(&mut node, &mut client, log(topic, 0), 2);
+    for seed in 1..4 {
+        (0..10).for_each(|_| node.pass(WEEK_MS));
+        let mut client = node.connect(Some(0));
+        assert_eq!(committed(&mut node, &mut client), [2], "after {seed} times ten weeks");
+        node = if seed % 2 == 0 { node.restart() } else { node.lose_power(seed) };
+        let mut client = node.connect(Some(0));
+        assert_eq!(committed(&mut node, &mut client), [2], "and a start");
+    }
+    // The records themselves are long gone: whoever goes on there is told so, and not moved elsewhere.
+    let owner = u16::from(node.shards[1].shard.partitions.contains_key(&log(topic, 0)));
+    let mut client = node.connect(Some(owner));
+    let error = client.refused(&mut node, |c, out| subscribe_request(1, log(topic, 0), 2, 9).encode(c, out));
+    assert_eq!((error.code, error.limit), (Ok(ErrorCode::OffsetOutOfRange), 3), "{error}");
+}
+
 #[test]
 fn several_ends_after_another_lose_nothing() {
     everything_is_there_again(|node| node.lose_power(1).restart().lose_power(2).lose_power(3).restart());
