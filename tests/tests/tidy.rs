@@ -177,6 +177,36 @@ fn paths_named_in_documents_exist() {
     assert!(complaints.is_empty(), "\n{complaints}");
 }
 
+#[test]
+fn what_the_list_of_failures_names_is_there() {
+    let list = sources("md").into_iter().find(|s| s.path == "docs/FAILURES.md").expect("the list");
+    let all: String = sources("rs").into_iter().map(|source| source.text).collect();
+    let mut complaints = String::new();
+    let rows = list.text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| number"));
+    let mut expected = 1;
+    for row in rows {
+        if !row.starts_with(&format!("| {expected} |")) {
+            let _ = writeln!(complaints, "row {expected} is missing or out of order: {row}");
+        }
+        expected += 1;
+        for named in row.split('`').skip(1).step_by(2) {
+            let of =
+                |more: char| named.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == more);
+            let found = match named {
+                _ if of('_') && named.contains('_') => all.contains(&format!("fn {named}(")),
+                // A planted bug or a scenario.
+                _ if of('-') && named.contains('-') => all.contains(&format!("\"{named}\"")),
+                _ => true,
+            };
+            if !found {
+                let _ = writeln!(complaints, "row {}: names {named}, which is not there", expected - 1);
+            }
+        }
+    }
+    assert!(expected > 60, "a table of {} rows", expected - 1);
+    assert!(complaints.is_empty(), "\n{complaints}");
+}
+
 /// Fails with every line of the chosen files that `is_bad`.
 fn refuse(chosen: impl Fn(&Source) -> bool, is_bad: impl Fn(&str) -> bool, instead: &str) {
     let mut complaints = String::new();
