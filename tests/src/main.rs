@@ -131,7 +131,7 @@ async fn main() -> ExitCode {
         Harness::Sim(args) => {
             let outcome = sim::simulate(&args);
             print!("{}", outcome.text);
-            let written = outcome.json.map_or(Ok(()), |json| write_json(args.output.as_deref(), &json));
+            let written = outcome.json.map_or(Ok(()), |json| result::write(args.output.as_deref(), json));
             written.map(|()| whole("sim", 1, outcome.is_well))
         }
         Harness::Soak(args) => soak::run(&args).map(|(passed, failed)| ("soak", passed, failed)),

@@ -5,8 +5,6 @@ use std::io;
 use std::path::PathBuf;
 use std::process::Command;
 
-use serde_json::Value;
-
 use crate::{card, result};
 
 /// How long.
@@ -15,7 +13,7 @@ pub struct SoakArgs {
     /// Folder for the result files and the page; it has to be new or empty.
     #[arg(long, value_name = "DIR")]
     pub results: PathBuf,
-    /// Simulated hours that count, of logs and of whole shards together.
+    /// Simulated hours that count, of logs; of whole shards a hundredth as many.
     #[arg(long, default_value_t = 60)]
     pub hours: u64,
     /// Crash states of real filesystems, all together.
@@ -32,8 +30,6 @@ pub struct SoakArgs {
     pub seed: u64,
 }
 
-/// Seeds of one run of the simulator.
-const SEEDS: u64 = 10_000;
 /// Crash states of one load.
 const IMAGES: u64 = 500;
 /// Kills of one data directory: each cycle reads all that the cycles before have stored.
@@ -66,8 +62,12 @@ pub fn run(args: &SoakArgs) -> io::Result<(u64, u64)> {
             soak.part(&format!("crash-{fs}-{number:03}"), &line)?;
         }
     }
-    for (level, hours) in [("logs", args.hours.div_ceil(2)), ("shards", args.hours / 2)] {
-        soak.simulate(level, hours)?;
+    soak.part("mutants", "sim --mutants 300")?;
+    // Of whole shards an hour takes ten times as long.
+    for (level, hours) in [("logs", args.hours), ("shards", args.hours.div_ceil(100))] {
+        let first = args.seed * 1_000_000_000;
+        let line = format!("sim --level {level} --first {first} --hours {hours} --repeat-every 10");
+        soak.part(&format!("sim-{level}"), &line)?;
     }
     let page = args.results.join("RELIABILITY.md");
     card::make(&card::CardArgs { results: args.results.clone(), output: page })?;
@@ -86,26 +86,8 @@ struct Soak<'a> {
 }
 
 impl Soak<'_> {
-    /// Seeds until so many hours count, or until a run shows that they never will.
-    fn simulate(&mut self, level: &str, hours: u64) -> io::Result<()> {
-        let mut counted = 0;
-        for number in 0.. {
-            if counted >= hours {
-                break;
-            }
-            let first = self.args.seed * 1_000_000_000 + number * SEEDS;
-            let line = format!("sim --level {level} --first {first} --seeds {SEEDS}");
-            let result = self.part(&format!("sim-{level}-{number:03}"), &line)?;
-            match result["hours_counted"].as_u64() {
-                None | Some(0) => break,
-                Some(more) => counted += more,
-            }
-        }
-        Ok(())
-    }
-
     /// Runs one command of this program. Its result is in the file of that name: one that left none has not passed.
-    fn part(&mut self, name: &str, line: &str) -> io::Result<Value> {
+    fn part(&mut self, name: &str, line: &str) -> io::Result<()> {
         let path = self.args.results.join(format!("{name}.json"));
         let mut command = Command::new(std::env::current_exe()?);
         let status = command.args(line.split(' ')).arg("-o").arg(&path).status()?;
@@ -118,7 +100,7 @@ impl Soak<'_> {
             let why = format!("`{line}` ended with {status} and left no result");
             result::write(Some(&path), result::broken_off(harness, &why))?;
         }
-        serde_json::from_slice(&std::fs::read(&path)?).map_err(io::Error::other)
+        Ok(())
     }
 }
 

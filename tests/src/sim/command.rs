@@ -104,12 +104,15 @@ pub fn simulate(args: &SimArgs) -> Outcome {
             Mutant::ALL.len()
         );
         let missed: Vec<&str> = missed.iter().map(|m| m.name()).collect();
-        let score = json!({"caught": caught.len(), "of": Mutant::ALL.len(), "missed": missed});
-        return Outcome {
-            text: out,
-            is_well: missed.is_empty(),
-            json: Some(json!({"harness": "mutants", "budget": budget, "mutants": score})),
-        };
+        let json = json!({
+            "harness": "mutants",
+            "passed": missed.is_empty(),
+            "budget": budget,
+            "caught": caught.len(),
+            "of": Mutant::ALL.len(),
+            "missed": missed,
+        });
+        return Outcome { text: out, is_well: missed.is_empty(), json: Some(json) };
     }
     let began = Instant::now();
     let mut summary = Summary::default();
