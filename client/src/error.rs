@@ -33,7 +33,8 @@ pub struct Unread {
     pub partition: PartitionId,
     /// The first of them; everything before it was handed out.
     pub from: Offset,
-    /// Where a new consumer goes on behind them; none: not known.
+    /// Where a new consumer goes on behind them, always behind `from`. None: not known, as where the broker has lost a part of its
+    /// journal; a consumer from `from` on is refused in the same way, and only what lies below can be read.
     pub to: Option<Offset>,
 }
 

@@ -375,6 +375,8 @@ impl State {
     /// A partition ends with an error; `to` is where it could go on behind what cannot be read.
     pub(crate) fn failed(&mut self, index: usize, error: Error, to: Option<Offset>) -> Option<Waker> {
         let source = &self.sources[index];
+        // Where the broker has lost frames of its journal it names no end: whoever went on there would be refused for ever.
+        let to = to.filter(|to| *to > source.fetched);
         let unread = Unread { partition: source.place.partition, from: source.fetched, to };
         self.end(index);
         self.push(Item::Failed(error.with_unread(unread)))

@@ -362,6 +362,49 @@ async fn a_final_refusal_of_a_subscription_is_told_and_ends_it() {
 }
 
 #[tokio::test]
+async fn what_the_broker_cannot_read_ends_the_partition_and_says_where_to_go_on_if_anywhere() {
+    let fake = Fake::with_topic(1).await;
+    let client = client(&fake).await;
+    fill(&client, 0..100).await;
+    for (upto, to) in [(70, Some(Offset(70))), (50, None)] {
+        fake.change(|broker| broker.faults.damaged = Some((50, upto)));
+        // Each goes on where the one before it said, so that it would go round for ever if that were the same place.
+        let mut from = Offset(0);
+        let mut seen = Vec::new();
+        let unread = loop {
+            let mut consumer =
+                client.consumer("t").from(Start::Offset(from)).until_end().start().await.unwrap();
+            let error = loop {
+                match consumer.next_batch().await {
+                    Some(Ok(batch)) => seen.extend(batch.first_offset().0..batch.end_offset().0),
+                    Some(Err(error)) => break Some(error),
+                    None => break None,
+                }
+            };
+            assert!(error.is_none() || consumer.next_batch().await.is_none(), "an error ends the partition");
+            let unread = error.as_ref().and_then(tidegate::Error::unread);
+            match unread.and_then(|unread| unread.to) {
+                Some(to) => from = to,
+                None => break unread,
+            }
+            assert_eq!((unread.unwrap().from, unread.unwrap().to), (Offset(50), to));
+        };
+        match to {
+            Some(to) => assert_eq!((unread, seen), (None, [numbers(0..50), numbers(to.0..100)].concat())),
+            None => {
+                assert_eq!(unread.map(|unread| (unread.from, unread.to)), Some((Offset(50), None)));
+                assert_eq!(seen, numbers(0..50));
+            }
+        }
+        // Whoever begins there is told the same at once.
+        let mut consumer = client.consumer("t").from(Start::Offset(Offset(50))).start().await.unwrap();
+        let error = consumer.next_batch().await.unwrap().expect_err("damaged");
+        assert_eq!(error.unread().map(|unread| (unread.from, unread.to)), Some((Offset(50), to)));
+        assert!(consumer.next_batch().await.is_none());
+    }
+}
+
+#[tokio::test]
 async fn a_start_behind_the_end_is_told_and_the_end_itself_is_no_error() {
     let fake = Fake::with_topic(1).await;
     let client = client(&fake).await;

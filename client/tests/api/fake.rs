@@ -46,6 +46,8 @@ pub(crate) struct Faults {
     pub(crate) refuse_produce: VecDeque<ErrorCode>,
     /// Refuse the next subscriptions with these.
     pub(crate) refuse_subscribe: VecDeque<ErrorCode>,
+    /// What is stored from the first offset up to the second is damaged; where both are the same, everything behind is lost.
+    pub(crate) damaged: Option<(i64, i64)>,
     /// Flip a bit in the body of the next so many data frames.
     pub(crate) damage_data: u32,
     /// Leave out the batch that begins here, so many times.
@@ -198,6 +200,11 @@ impl Broker {
     }
 }
 
+/// Whether an offset lies in [`Faults::damaged`].
+fn is_in((from, upto): (i64, i64), offset: i64) -> bool {
+    offset >= from && (from == upto || offset < upto)
+}
+
 struct Subscribed {
     id: u32,
     place: TopicPartition,
@@ -251,6 +258,7 @@ impl Session {
             }
             self.grant();
             self.feed();
+            self.refuse_damaged();
             if stream.write_all(&self.out).await.is_err() || self.closing {
                 return;
             }
@@ -521,17 +529,36 @@ impl Session {
         Ok(())
     }
 
+    /// Ends subscriptions that have come to what is damaged.
+    fn refuse_damaged(&mut self) {
+        let Some((from, upto)) = self.fake.lock().faults.damaged else { return };
+        self.subscriptions.retain(|subscribed| {
+            let is_damaged = is_in((from, upto), subscribed.next);
+            if is_damaged {
+                let (limited, limit, current) = ("offset".to_owned(), from, upto);
+                let body = ErrorBody { limited, limit, current, ..ErrorBody::of(ErrorCode::DataDamaged) };
+                body.encode(Api::Subscribe.number(), subscribed.id, &mut self.out);
+            }
+            !is_damaged
+        });
+    }
+
     /// Sends what there is, a few batches a frame, while credit lasts.
     fn feed(&mut self) {
         let mut broker = self.fake.lock();
+        let damaged = broker.faults.damaged;
         for subscribed in &mut self.subscriptions {
             while let Some(log) = broker.log(subscribed.place) {
                 let (start, end) = (log.start, log.end);
                 let next = subscribed.next;
+                if damaged.is_some_and(|damaged| is_in(damaged, next)) {
+                    break;
+                }
                 let batches: Vec<_> = log
                     .batches
                     .iter()
                     .filter(|(_, end, _)| *end > next && *end > start)
+                    .take_while(|(_, end, _)| damaged.is_none_or(|(from, _)| next >= from || *end <= from))
                     .take(3)
                     .cloned()
                     .collect();
