@@ -1,5 +1,7 @@
 //! What the logs say to the shard: results of calls, and what has happened since.
 
+use std::ops::Range;
+
 use tidegate_logic::producer::Refusal;
 use tidegate_protocol::api::credit::Reason;
 use tidegate_protocol::batch::BatchHeader;
@@ -184,6 +186,8 @@ pub enum ReadRefused {
     Damaged {
         /// The file that holds it.
         file: String,
+        /// Which bytes of that file.
+        bytes: Range<u64>,
         /// The first offset concerned.
         from: Offset,
         /// One past the last offset concerned.

@@ -12,7 +12,7 @@ use tidegate_protocol::ids::{
     FileId, FrameSequence, Generation, Offset, PartitionId, TopicId, TopicPartition,
 };
 
-use super::index::{Entry, Index};
+use super::index::{Entry, Holds, Index};
 
 /// All data files that a frame has ever named.
 ///
@@ -205,6 +205,7 @@ impl FileTable {
             bytes,
             append_last_ms: run.append_last_ms,
             max_timestamp_ms: run.max_timestamp_ms,
+            holds: Holds::Runs,
         });
         Ok(())
     }

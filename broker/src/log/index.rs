@@ -21,6 +21,17 @@ pub(crate) struct Entry {
     pub append_last_ms: i64,
     /// The latest timestamp of any record, milliseconds since the Unix epoch.
     pub max_timestamp_ms: i64,
+    /// What lies there.
+    pub holds: Holds,
+}
+
+/// What lies in the place of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holds {
+    /// Runs.
+    Runs,
+    /// Nothing that can be read: the header of its first run is damaged. Its times are the largest that may be.
+    Damage,
 }
 
 /// What is known about the runs of one segment.
@@ -38,6 +49,8 @@ pub(crate) struct Index {
 pub(crate) enum Answer {
     /// Look into this entry; nothing before it can match.
     In(Entry),
+    /// It may lie in this entry, which cannot be read.
+    Damaged(Entry),
     /// Not in what is known: read the run header at this place, then ask again.
     Hop(u64),
     /// No run of the segment matches.
@@ -66,6 +79,49 @@ impl Index {
         }
     }
 
+    /// The header of a run is damaged, and what is known again begins where `damage` ends. Whether it could be kept: in a stretch
+    /// that is not known it cannot.
+    pub(crate) fn put_damage(&mut self, damage: Entry) -> bool {
+        if damage.at == self.head_end() && self.tail.first().is_none_or(|first| damage.at < first.at) {
+            self.push_head(damage);
+            return true;
+        }
+        let stretch = if damage.at < self.head_end() { &mut self.head } else { &mut self.tail };
+        let Some((index, whole)) = containing(stretch, damage.at) else { return false };
+        if whole.holds == Holds::Damage {
+            return true;
+        }
+        let (damage_end, whole_end) = (damage.at + damage.bytes, whole.at + whole.bytes);
+        let damage = Entry {
+            append_last_ms: damage.append_last_ms.min(whole.append_last_ms),
+            max_timestamp_ms: damage.max_timestamp_ms.min(whole.max_timestamp_ms),
+            ..damage
+        };
+        let before = Entry {
+            end: damage.base,
+            bytes: damage.at - whole.at,
+            append_last_ms: damage.append_last_ms,
+            ..whole
+        };
+        let behind = Entry { base: damage.end, at: damage_end, bytes: whole_end - damage_end, ..whole };
+        let parts = [before, damage, behind].into_iter().filter(|part| part.bytes > 0);
+        stretch.splice(index..=index, parts);
+        true
+    }
+
+    /// What is known next, by place, behind a run at `at`: its place, its offset, and an append time that no earlier record has
+    /// passed.
+    pub(crate) fn known_behind(&self, at: u64) -> Option<(u64, Offset, i64)> {
+        let stretch = if at < self.head_end() { &self.head } else { &self.tail };
+        if let Some((_, entry)) = containing(stretch, at) {
+            return Some((entry.at + entry.bytes, entry.end, entry.append_last_ms));
+        }
+        self.tail
+            .first()
+            .filter(|first| first.at > at)
+            .map(|first| (first.at, first.base, first.append_last_ms))
+    }
+
     /// Up to where runs are known from the file's start, in bytes.
     pub(crate) fn head_end(&self) -> u64 {
         self.head.last().map_or(0, |last| last.at + last.bytes)
@@ -74,11 +130,6 @@ impl Index {
     /// One past the last offset that is known from the file's start.
     pub(crate) fn head_end_offset(&self) -> Option<Offset> {
         self.head.last().map(|last| last.end)
-    }
-
-    /// The first offset that is known again behind what is not.
-    pub(crate) fn tail_base(&self) -> Option<Offset> {
-        self.tail.first().map(|first| first.base)
     }
 
     /// The entry that holds `offset`. `written` is the segment's end in bytes.
@@ -95,19 +146,19 @@ impl Index {
     pub(crate) fn by_record_time(&self, ms: i64, from: Offset, written: u64) -> Answer {
         let matches = |e: &&Entry| e.end > from && e.max_timestamp_ms >= ms;
         if let Some(entry) = self.head.iter().find(matches) {
-            return Answer::In(*entry);
+            return entry.answer();
         }
         if self.head_end() < self.tail.first().map_or(written, |first| first.at) {
             return Answer::Hop(self.head_end());
         }
-        self.tail.iter().find(matches).map_or(Answer::Nowhere, |entry| Answer::In(*entry))
+        self.tail.iter().find(matches).map_or(Answer::Nowhere, Entry::answer)
     }
 
     /// The first entry for which `reached` holds, which once it holds holds for all later ones.
     fn first(&self, written: u64, reached: impl Fn(&Entry) -> bool) -> Answer {
         let in_head = self.head.partition_point(|e| !reached(e));
         if let Some(entry) = self.head.get(in_head) {
-            return Answer::In(*entry);
+            return entry.answer();
         }
         let in_tail = self.tail.partition_point(|e| !reached(e));
         let unknown_to = self.tail.first().map_or(written, |first| first.at);
@@ -115,7 +166,7 @@ impl Index {
         if in_tail == 0 && self.head_end() < unknown_to {
             return Answer::Hop(self.head_end());
         }
-        self.tail.get(in_tail).map_or(Answer::Nowhere, |entry| Answer::In(*entry))
+        self.tail.get(in_tail).map_or(Answer::Nowhere, Entry::answer)
     }
 
     /// Entries held in memory.
@@ -142,9 +193,27 @@ impl Index {
     }
 }
 
+impl Entry {
+    fn answer(&self) -> Answer {
+        match self.holds {
+            Holds::Runs => Answer::In(*self),
+            Holds::Damage => Answer::Damaged(*self),
+        }
+    }
+}
+
+/// The entry in which a place lies.
+fn containing(stretch: &[Entry], at: u64) -> Option<(usize, Entry)> {
+    let index = stretch.partition_point(|entry| entry.at + entry.bytes <= at);
+    stretch.get(index).filter(|entry| entry.at <= at).map(|entry| (index, *entry))
+}
+
 fn push(entries: &mut Vec<Entry>, run: Entry) {
     match entries.last_mut() {
-        Some(last) if last.bytes + run.bytes <= ENTRY_BYTES => {
+        Some(last)
+            if last.bytes + run.bytes <= ENTRY_BYTES
+                && (last.holds, run.holds) == (Holds::Runs, Holds::Runs) =>
+        {
             assert!(
                 last.at + last.bytes == run.at && last.end == run.base,
                 "{last:?} is not followed by {run:?}"
@@ -171,6 +240,7 @@ mod tests {
             bytes: ENTRY_BYTES,
             append_last_ms: number * 100,
             max_timestamp_ms: if number == 3 { 5000 } else { 1000 + number * 10 },
+            holds: Holds::Runs,
         }
     }
 
@@ -221,5 +291,53 @@ mod tests {
         }
         assert_eq!(index.len(), 2);
         index.check(20 * 4096);
+    }
+
+    /// Offsets `base` to `end` in bytes `at` to `upto`, not readable.
+    fn damage(base: i64, end: i64, at: u64, upto: u64) -> Entry {
+        let (base, end) = (Offset(base), Offset(end));
+        Entry { base, end, at, bytes: upto - at, max_timestamp_ms: i64::MAX, holds: Holds::Damage, ..run(3) }
+    }
+
+    #[test]
+    fn damage_is_kept_where_it_lies_and_only_what_is_in_it_is_not_readable() {
+        let written = 8 * ENTRY_BYTES;
+        // In what is being learnt: the next run is learnt behind it.
+        let mut index = Index::default();
+        index.push_tail(run(6));
+        index.push_tail(run(7));
+        for n in 0..3 {
+            index.push_head(run(n));
+        }
+        assert_eq!(
+            index.known_behind(3 * ENTRY_BYTES).map(|(at, base, _)| (at, base)),
+            Some((run(6).at, Offset(60)))
+        );
+        let unreadable = damage(30, 45, 3 * ENTRY_BYTES, 4 * ENTRY_BYTES + 4096);
+        assert!(index.put_damage(unreadable));
+        index.check(written);
+        assert_eq!(index.by_offset(Offset(44), written), Answer::Damaged(unreadable));
+        assert_eq!(index.by_offset(Offset(45), written), Answer::Hop(4 * ENTRY_BYTES + 4096));
+        assert!(
+            !index.put_damage(damage(55, 58, 5 * ENTRY_BYTES, 5 * ENTRY_BYTES + 4096)),
+            "nothing is known there"
+        );
+        // Within an entry of several runs.
+        let mut index = Index::default();
+        for n in 0..16u64 {
+            let base = Offset(n as i64);
+            index.push_tail(Entry { base, end: base.plus(1), at: n * 4096, bytes: 4096, ..run(0) });
+        }
+        assert_eq!(index.len(), 1);
+        for n in [5u64, 0, 15] {
+            let (at, base) = (n * 4096, n as i64);
+            assert!(index.put_damage(damage(base, base + 1, at, at + 4096)), "{n}");
+            index.check(16 * 4096);
+        }
+        for n in 0..16i64 {
+            let is_damaged = matches!(index.by_offset(Offset(n), 16 * 4096), Answer::Damaged(_));
+            assert_eq!(is_damaged, [0, 5, 15].contains(&n), "{n}");
+        }
+        assert_eq!(index.len(), 5);
     }
 }

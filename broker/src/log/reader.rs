@@ -1,19 +1,22 @@
-//! Reads: whole batches, from memory (`recent`) or from data files. `search` finds offsets by time.
+//! Reads: whole batches, from memory (`recent`) or from data files. `search` finds offsets by time, `gap` the next run behind a
+//! damaged run header.
 //!
 //! A cold read is put into a queue; `pump` submits it. It finds its segment, then its run in the index (hopping over run headers
 //! that are not known yet), then reads a block-aligned piece. An extent is handed out after its run's header and owner, its own
 //! header, log and offsets, and the checksum of its payload were found right; what is sound in front of damage is served. Reads
 //! beyond [`FileLimits::reads_max`] wait their turn; beyond [`FileLimits::reads_waiting_max`] they are refused.
 
+mod gap;
 mod search;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use tidegate_protocol::batch::Batches;
 use tidegate_protocol::crc;
 use tidegate_protocol::disk::BLOCK;
 use tidegate_protocol::disk::run::RunHeader;
-use tidegate_protocol::disk::run_scan::{Cursor, RunOwner, Scan, Step};
+use tidegate_protocol::disk::run_scan::{Cursor, Rest, RunOwner, Scan, Step};
 use tidegate_protocol::extent::ExtentHeader;
 use tidegate_protocol::ids::{ClusterId, FileId, Generation, Offset, TopicPartition};
 use tidegate_reactor::buffer::{Buffer, View};
@@ -22,10 +25,11 @@ use tidegate_reactor::op::{Event, Fault, Op, Tag};
 use super::Logs;
 use super::answer::{Found, Outcome, ReadBatches, ReadRefused, ReadStart};
 use super::file_table::Segment;
-use super::index::{Answer, Entry};
+use super::index::{Answer, Entry, Holds};
 use super::segment::Segments;
 use crate::limits::FileLimits;
 
+use self::gap::Seek;
 pub use self::search::Time;
 pub(super) use self::search::{ColdFind, first_at, may_hold};
 
@@ -73,6 +77,8 @@ struct Job {
     piece_least: usize,
     /// Where to go on, if a piece did not hold what was wanted.
     resume: Option<Stand>,
+    /// What is looked for first, if a run header was damaged.
+    seek: Option<Seek>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +103,8 @@ enum What {
     Header { pos: u64 },
     /// The piece from `at`; the cursor stands in it.
     Piece { at: u64, cursor: Cursor },
+    /// From `at`, to find the next run.
+    Seek { at: u64, seek: Seek },
 }
 
 /// What a job does next.
@@ -231,7 +239,15 @@ impl ColdReader {
     ) -> Result<(), ReadRefused> {
         self.begin(
             ticket,
-            Job { log, from, upto, wish: Wish::Batches { bytes_max }, piece_least: 0, resume: None },
+            Job {
+                log,
+                from,
+                upto,
+                wish: Wish::Batches { bytes_max },
+                piece_least: 0,
+                resume: None,
+                seek: None,
+            },
         )
     }
 
@@ -277,6 +293,7 @@ impl ColdReader {
         let end = match under_way.what {
             What::Header { pos } => self.on_header(&job, &under_way, pos, &buffer, segments),
             What::Piece { at, cursor } => self.on_piece(&job, &under_way, at, cursor, buffer, segments),
+            What::Seek { seek, .. } => self.on_seek(&under_way, seek, &buffer, segments),
         };
         match end {
             Some(done) => self.end(ticket, done),
@@ -333,7 +350,7 @@ impl ColdReader {
                 self.under_way.insert(number, UnderWay { ticket, file, generation, what, len });
                 let at = match what {
                     What::Header { pos } => pos,
-                    What::Piece { at, .. } => at,
+                    What::Piece { at, .. } | What::Seek { at, .. } => at,
                 };
                 ops.push(Op::Read { file: io, at, len, tag: Tag(TAG_SPACE | number) });
             }
@@ -342,6 +359,13 @@ impl ColdReader {
     }
 
     fn plan(&self, job: &Job, segments: &Segments) -> Result<Plan, ReadRefused> {
+        if let Some(seek) = job.seek
+            && let Some(segment) = segments.table.segment(seek.file)
+            && segment.log == job.log
+            && generation_of(segments, seek.file) == seek.generation
+        {
+            return Ok(self.plan_seek(seek, segment));
+        }
         let known = match job.wish {
             Wish::Batches { .. } => job.resume.or_else(|| self.places.get(job.log, job.from)),
             Wish::Find(_) => job.resume,
@@ -380,10 +404,13 @@ impl ColdReader {
         match answer {
             Answer::Hop(pos) => Ok(Plan::Read { file, generation, what: What::Header { pos }, len: BLOCK }),
             Answer::In(entry) => {
-                let stand = Stand { file, generation, cursor: Cursor::at_run(entry.at) };
+                let stand = Stand { file, generation, cursor: Cursor::at_run(entry.at, entry.base) };
                 Ok(self.piece(job, stand, segment))
             }
-            Answer::Nowhere => Err(damaged(file, segment.base, segment.end)),
+            Answer::Damaged(entry) => {
+                Err(damaged(file, entry.at..entry.at + entry.bytes, entry.base, entry.end))
+            }
+            Answer::Nowhere => Err(damaged(file, 0..segment.written, segment.base, segment.end)),
         }
     }
 
@@ -429,16 +456,15 @@ impl ColdReader {
                     bytes: u64::from(run.bytes),
                     append_last_ms: run.append_last_ms,
                     max_timestamp_ms: run.max_timestamp_ms,
+                    holds: Holds::Runs,
                 });
-                None
             }
             _ => {
-                // Without this header nobody knows where the next run begins.
                 let from = segment.index.head_end_offset().unwrap_or(segment.base);
-                let upto = segment.index.tail_base().unwrap_or(segment.end);
-                Some(job.wish.refused(damaged(read.file, from, upto)))
+                self.job_mut(read).seek = Some(Seek::new(read, pos, from));
             }
         }
+        None
     }
 
     fn on_piece(
@@ -480,7 +506,9 @@ impl ColdReader {
                         .then(|| take_batches(&extent, &payload, job.from, job.upto, bytes_max, &mut found))
                         .flatten()
                     else {
-                        damage = Some(damaged(read.file, extent.base, extent.end));
+                        let at = scan.cursor().pos;
+                        let bytes = at..at + extent.total_bytes() as u64;
+                        damage = Some(damaged(read.file, bytes, extent.base, extent.end));
                         break;
                     };
                     if found.as_ref().is_some_and(|f| f.end == extent.end) {
@@ -494,7 +522,8 @@ impl ColdReader {
                 Step::Extent(..) | Step::End => break,
                 // The file ends too early: the same read would end so again.
                 Step::Cut(_) | Step::PieceEnd if found.is_none() && view.len() < read.len => {
-                    damage = Some(damaged(read.file, job.from, segment.end));
+                    let bytes = scan.cursor().pos..segment.written;
+                    damage = Some(damaged(read.file, bytes, job.from, segment.end));
                     break;
                 }
                 Step::Cut(extent) if found.is_none() => {
@@ -502,11 +531,17 @@ impl ColdReader {
                 }
                 Step::PieceEnd if found.is_none() => return self.read_on(read, scan.cursor(), BLOCK),
                 Step::Cut(_) | Step::PieceEnd => break,
-                Step::Damaged => {
-                    let from = found.as_ref().map_or(job.from, |f: &ReadBatches| f.end);
-                    damage = Some(damaged(read.file, from, run_end(segment, from)));
+                Step::DamagedRest(rest) if rest.upto <= job.from => scan.pass_rest(&rest),
+                Step::DamagedRest(Rest { end, from, upto }) => {
+                    damage = Some(damaged(read.file, scan.cursor().pos..end, from, upto));
                     break;
                 }
+                Step::DamagedRun if found.is_none() => {
+                    let Cursor { pos, .. } = scan.cursor();
+                    self.job_mut(read).seek = Some(Seek::new(read, pos, scan.cursor().expected()));
+                    return None;
+                }
+                Step::DamagedRun => break,
             }
         }
         // What is sound in front of damage is served; the next read begins at the damage and says so.
@@ -590,6 +625,12 @@ impl Places {
         }
     }
 
+    fn forget(&mut self, log: TopicPartition, next: Offset) {
+        if self.places.remove(&(log, next)).is_some() {
+            self.order.retain(|place| *place != (log, next));
+        }
+    }
+
     fn get(&self, log: TopicPartition, from: Offset) -> Option<Stand> {
         self.places.get(&(log, from)).copied()
     }
@@ -655,16 +696,8 @@ fn owner_of(run: &RunHeader) -> RunOwner {
     RunOwner { cluster: run.cluster, file: run.file, generation: run.generation, log: run.log }
 }
 
-fn damaged(file: FileId, from: Offset, upto: Offset) -> ReadRefused {
-    ReadRefused::Damaged { file: file.to_string(), from, upto }
-}
-
-/// One past the last offset of the run that holds `offset`, or of the segment where that is not known.
-fn run_end(segment: &Segment, offset: Offset) -> Offset {
-    match segment.index.by_offset(offset, segment.written) {
-        Answer::In(entry) => entry.end,
-        Answer::Hop(_) | Answer::Nowhere => segment.end,
-    }
+fn damaged(file: FileId, bytes: Range<u64>, from: Offset, upto: Offset) -> ReadRefused {
+    ReadRefused::Damaged { file: file.to_string(), bytes, from, upto }
 }
 
 #[cfg(test)]
@@ -872,10 +905,14 @@ mod tests {
         }
 
         fn find(&mut self, from: i64, time: Time) -> Option<Found> {
+            self.find_result(from, time).unwrap()
+        }
+
+        fn find_result(&mut self, from: i64, time: Time) -> Result<Option<Found>, ReadRefused> {
             self.reader.find(LOG, Offset(from), self.end, time, 8).unwrap();
             self.settle();
             match self.reader.take_done().pop() {
-                Some((8, Done::Found(result))) => result.unwrap(),
+                Some((8, Done::Found(result))) => result,
                 other => panic!("{other:?}"),
             }
         }
@@ -968,17 +1005,185 @@ mod tests {
         world.drive.disk.flip(&path, at);
         let got = world.read(0, 1 << 20).unwrap();
         assert_eq!(got.end, Offset(16), "everything in front of the damage");
-        let expected = ReadRefused::Damaged { file: file.to_string(), from: Offset(16), upto: Offset(18) };
-        assert_eq!(world.read(17, 100).unwrap_err(), expected);
-        assert_eq!(world.read(18, 100).unwrap().first, Offset(18));
-        // The header of that run: nobody knows where the small runs behind it begin, up to the index's next entry.
-        world.drive.disk.flip(&path, 2 * 8192 + 50);
-        world.reader = ColdReader::new(config().limits, CLUSTER);
-        match world.read(18, 100).unwrap_err() {
-            ReadRefused::Damaged { from, upto, .. } => assert_eq!((from, upto), (Offset(18), Offset(64))),
+        let extent_at = 2 * 8192 + RUN_HEADER_BYTES as u64;
+        let (from, upto) = (Offset(16), Offset(18));
+        let refused = world.read(17, 100).unwrap_err();
+        match &refused {
+            ReadRefused::Damaged { bytes, .. } => {
+                assert_eq!((bytes.start, bytes.end < 3 * 8192), (extent_at, true))
+            }
             other => panic!("{other:?}"),
         }
-        assert_eq!(world.read(64, 100).unwrap().first, Offset(64));
+        assert_eq!(range(&refused), (file.to_string(), from, upto));
+        assert_eq!(world.read(18, 100).unwrap().first, Offset(18));
+    }
+
+    fn range(refused: &ReadRefused) -> (String, Offset, Offset) {
+        match refused {
+            ReadRefused::Damaged { file, from, upto, .. } => (file.clone(), *from, *upto),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Everything that can be read one offset at a time, and everything that is refused.
+    fn all(world: &mut World) -> (Vec<i64>, Vec<ReadRefused>) {
+        let (mut served, mut refusals) = (Vec::new(), Vec::new());
+        let mut at = 0;
+        while at < world.end.0 {
+            match world.read(at, 1) {
+                Ok(got) => {
+                    assert_eq!(bytes_of(&got), world.expected(at, 1), "at {at}");
+                    served.extend(at..got.end.0);
+                    at = got.end.0;
+                }
+                Err(refused) => {
+                    let (_, from, upto) = range(&refused);
+                    assert!(from.0 <= at && upto.0 > at, "{refused:?} at {at}");
+                    at = upto.0;
+                    refusals.push(refused);
+                }
+            }
+        }
+        (served, refusals)
+    }
+
+    #[test]
+    fn a_damaged_run_header_hides_its_own_run_and_nothing_behind_it() {
+        // Runs of 8 offsets each in two blocks, several to an entry of the index, and one of them larger than a piece.
+        for damaged_runs in [&[2][..], &[0], &[11], &[2, 3], &[0, 5, 11], &[4], &[10, 11]] {
+            let mut world = World::new();
+            for n in 0..12 {
+                world.put(&if n == 4 { vec![vec![(vec![1; 8], 3_000)]] } else { small(4) });
+            }
+            let (file, segment) =
+                world.segments.table.of_log(LOG).next().map(|(f, s)| (f, s.clone())).unwrap();
+            let path = format!("/data/files/{file}");
+            let mut places = Vec::new();
+            while places.last().is_none_or(|end| *end < segment.written) {
+                let at = places.last().copied().unwrap_or(0);
+                let run = RunHeader::decode(&world.drive.disk.bytes_of(&path)[at as usize..]).unwrap();
+                places.push(at);
+                places.push(at + u64::from(run.bytes));
+            }
+            let runs: Vec<Range<u64>> = places.chunks(2).map(|pair| pair[0]..pair[1]).collect();
+            for run in damaged_runs {
+                world.drive.disk.flip(&path, runs[*run].start as usize + 50);
+            }
+            // Known from the placing; from nothing; and from the end alone, with a reader that has been there before.
+            for round in 0..3 {
+                let (served, refusals) = all(&mut world);
+                let lost = |at: i64| damaged_runs.contains(&(at as usize / 8));
+                let sound: Vec<i64> = (0..world.end.0).filter(|at| !lost(*at)).collect();
+                assert_eq!(served, sound, "{damaged_runs:?}, round {round}: {refusals:?}");
+                let told: u64 = refusals
+                    .iter()
+                    .map(|refused| match refused {
+                        ReadRefused::Damaged { bytes, .. } => bytes.end - bytes.start,
+                        other => panic!("{other:?}"),
+                    })
+                    .sum();
+                let expected: u64 = damaged_runs.iter().map(|run| runs[*run].end - runs[*run].start).sum();
+                assert_eq!(told, expected, "{damaged_runs:?}, round {round}: {refusals:?}");
+                match round {
+                    0 => world.restart(),
+                    _ => world.reader = ColdReader::new(config().limits, CLUSTER),
+                }
+            }
+            // The time of the last batch, which is behind all damage, or in it.
+            let last_ms = world.append_time;
+            let found = world.find_result(0, Time::Append(last_ms));
+            assert_eq!(found.is_ok(), !damaged_runs.contains(&11), "{damaged_runs:?}: {found:?}");
+            world.restart();
+            let last = world.end.0 - 1;
+            assert_eq!(world.read(last, 1).is_ok(), !damaged_runs.contains(&11), "the last first");
+        }
+    }
+
+    #[test]
+    fn an_extent_header_that_is_damaged_hides_the_rest_of_its_run_and_no_other_run() {
+        let mut world = World::new();
+        (0..12).for_each(|_| world.put(&small(4)));
+        let (file, _) = world.segments.table.of_log(LOG).next().unwrap();
+        // The second extent of the third run.
+        let path = format!("/data/files/{file}");
+        let bytes = world.drive.disk.bytes_of(&path);
+        let (_, extents) = RunHeader::decode_whole(&bytes[2 * 8192..]).unwrap();
+        world.drive.disk.flip(&path, 2 * 8192 + extents[1].at + 40);
+        for _ in 0..2 {
+            let (served, refusals) = all(&mut world);
+            assert_eq!(
+                served,
+                (0..96).filter(|at| !(18..24).contains(at)).collect::<Vec<_>>(),
+                "{refusals:?}"
+            );
+            assert_eq!(refusals.len(), 1);
+            world.restart();
+        }
+    }
+
+    #[test]
+    fn what_somebody_has_put_into_a_record_is_never_taken_for_the_next_run() {
+        // A run whose payload holds, at every block, a header that fits but that no run behind it names.
+        let mut world = World::new();
+        (0..3).for_each(|_| world.put(&small(4)));
+        world.put(&[vec![(vec![1; 8], 5_000)]]);
+        let (file, segment) = world.segments.table.of_log(LOG).next().map(|(f, s)| (f, s.clone())).unwrap();
+        (0..3).for_each(|_| world.put(&small(4)));
+        let path = format!("/data/files/{file}");
+        let (begin, end) = (3 * 8192, segment.written);
+        let mut bytes = world.drive.disk.bytes_of(&path).to_vec();
+        let generation = world.segments.table.get(file).unwrap().generation;
+        for at in (begin as usize + BLOCK..end as usize).step_by(BLOCK) {
+            let forged = RunHeader {
+                cluster: CLUSTER,
+                file,
+                generation,
+                sequence: 4,
+                previous_crc: 7,
+                log: LOG,
+                base: Offset(25),
+                end: Offset(32),
+                bytes: BLOCK as u32,
+                extents: 1,
+                append_first_ms: 0,
+                append_last_ms: 0,
+                max_timestamp_ms: 0,
+            };
+            bytes[at..at + RUN_HEADER_BYTES].copy_from_slice(&sealed(&forged));
+            assert_eq!(RunHeader::decode(&bytes[at..]).map(|run| run.base), Ok(Offset(25)), "it decodes");
+        }
+        world.drive.disk.put(&path, &bytes);
+        world.drive.disk.flip(&path, begin as usize + 50);
+        for _ in 0..2 {
+            let refused = world.read(26, 1).unwrap_err();
+            assert_eq!(range(&refused), (file.to_string(), Offset(24), Offset(32)));
+            assert_eq!(world.read(32, 1).unwrap().first, Offset(32));
+            world.restart();
+        }
+    }
+
+    /// A header that says this, as somebody may put it into a record.
+    fn sealed(says: &RunHeader) -> [u8; RUN_HEADER_BYTES] {
+        let payload = [7; 10];
+        let extents_end = RUN_HEADER_BYTES + 96 + payload.len();
+        let mut run = vec![0; run_bytes(extents_end - RUN_HEADER_BYTES)];
+        let extent = ExtentHeader {
+            log: says.log,
+            kind: LogKind::Data,
+            flags: 0,
+            leader_epoch: LeaderEpoch(1),
+            base: says.base,
+            end: says.end,
+            batch_count: 1,
+            byte_len: payload.len() as u32,
+            append_time_ms: 0,
+            max_timestamp_ms: 0,
+            payload_crc: crc::of(&payload),
+        };
+        run[RUN_HEADER_BYTES..RUN_HEADER_BYTES + 96].copy_from_slice(&extent.encode());
+        run[extents_end - payload.len()..extents_end].copy_from_slice(&payload);
+        says.finish(&mut run, extents_end);
+        run[..RUN_HEADER_BYTES].try_into().unwrap()
     }
 
     #[test]
@@ -999,7 +1204,7 @@ mod tests {
             };
             assert!(at * 1024 <= left as i64, "{at} offsets of more than a KiB in {left} bytes");
             match refused {
-                ReadRefused::Damaged { file: named, from, upto } => {
+                ReadRefused::Damaged { file: named, from, upto, .. } => {
                     assert_eq!((named, from), (file.to_string(), Offset(at)));
                     assert!(upto > from);
                 }

@@ -328,7 +328,9 @@ impl Recovery {
                         self.damage.push(format!("{}: {}", file.display(), cause()));
                         let (from, upto) = (Offset(place.base), Offset(place.end));
                         let file = format!("{} (frame {})", file.display(), place.frame);
-                        log.damaged.push(Damage { file, from, upto });
+                        let at = place.frame_at % self.ring.file_bytes + u64::from(place.at);
+                        let bytes = at..at + u64::from(place.bytes);
+                        log.damaged.push(Damage { file, bytes, from, upto });
                         let header = empty_extent(log.id, from, upto);
                         (header, header.encode().to_vec())
                     }

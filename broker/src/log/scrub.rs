@@ -14,7 +14,7 @@ use tidegate_protocol::ids::{FileId, FrameSequence, Generation, Offset, TopicPar
 use tidegate_reactor::op::{Event, Fault, Now, Op, Tag};
 
 use super::answer::{Outcome, ReadBatches, ReadRefused};
-use super::index::Answer;
+use super::index::{Answer, Entry};
 use super::journal::ring_path;
 use super::notice::Notice;
 use super::{Condition, Logs};
@@ -88,7 +88,7 @@ struct Suspect {
     /// What of it is still to be read again.
     from: Offset,
     upto: Offset,
-    /// Where the next run begins; none: the header that says so is damaged.
+    /// Where the next run begins; none: the header that says so is damaged, and the refusal says where runs are known again.
     next: Option<u64>,
     /// Whether a reader is refused any of it.
     is_refused: bool,
@@ -317,7 +317,7 @@ impl Logs {
 
     fn check_runs(&mut self, mut place: Place, len: usize, flushed: u64, bytes: &[u8]) {
         let Some((_, end, log)) = self.place_of(place) else { return self.next_file(Some(place.file)) };
-        let start = self.find_log(log).map_or(end, |log| log.start);
+        let (start, durable) = self.find_log(log).map_or((end, end), |log| (log.start, log.durable));
         place.least = 0;
         let mut at = 0;
         while place.pos < flushed {
@@ -336,7 +336,7 @@ impl Logs {
                 place,
                 log,
                 from: place.expected,
-                upto: end,
+                upto: end.min(durable),
                 next: None,
                 is_refused: false,
                 ticket: None,
@@ -387,48 +387,51 @@ impl Logs {
         let Stage::Suspect(mut suspect) = self.scrub.stage else { return };
         suspect.ticket = None;
         match result {
-            // The header is sound after all: what it says was not looked at.
-            Ok(_) if suspect.next.is_none() => return self.next_file(Some(suspect.place.file)),
+            Ok(_) if suspect.next.is_none() => return self.suspect_is_none(&suspect),
             Ok(batches) => suspect.from = batches.end,
-            Err(ReadRefused::Damaged { file, from, upto }) => {
+            Err(ReadRefused::Damaged { file, bytes, from, upto }) => {
                 suspect.is_refused = true;
                 suspect.from = upto.max(suspect.from.plus(1));
                 let place = suspect.place;
                 self.scrub.is_news(place.file, place.generation, place.pos);
-                let refused = ReadRefused::Damaged { file, from, upto };
+                let behind = bytes.end.max(place.pos + BLOCK as u64);
+                let refused = ReadRefused::Damaged { file, bytes, from, upto };
                 self.outcomes.push_back(Outcome::Damaged { log: suspect.log, refused });
                 if suspect.next.is_none() {
-                    // Where the next run begins, the index knows or nobody.
-                    return self.suspect_ends(suspect, suspect.from);
+                    suspect.next = Some(behind);
+                    suspect.upto = suspect.from;
                 }
             }
             Err(ReadRefused::Fault(fault)) => return self.scrub_fault(suspect.place, fault),
             Err(_) => return self.next_file(Some(suspect.place.file)),
         }
-        if suspect.from >= suspect.upto {
-            return self.suspect_ends(suspect, suspect.upto);
+        match suspect.next.filter(|_| suspect.from >= suspect.upto) {
+            Some(next) => self.suspect_ends(suspect, next),
+            None => self.scrub.stage = Stage::Suspect(suspect),
         }
-        self.scrub.stage = Stage::Suspect(suspect);
     }
 
-    /// A suspect run has been read again; the scrub goes on behind it, at `next_offset`.
-    fn suspect_ends(&mut self, suspect: Suspect, next_offset: Offset) {
+    /// Nothing is refused from a damaged header on: its run was trimmed, or it is sound after all and was not looked at. The
+    /// reader has learnt where the first run lies that is not trimmed.
+    fn suspect_is_none(&mut self, suspect: &Suspect) {
+        let Place { file, pos, .. } = suspect.place;
+        let segment = self.segments.table.segment(file);
+        match segment.map(|segment| segment.index.by_offset(suspect.from, segment.written)) {
+            Some(Answer::In(Entry { at, base, .. })) if at > pos => {
+                self.scrub.stage = Stage::Runs(Place { pos: at, expected: base, least: 0, ..suspect.place });
+            }
+            _ => self.next_file(Some(file)),
+        }
+    }
+
+    /// A suspect run has been read again; the scrub goes on behind it, at byte `next`.
+    fn suspect_ends(&mut self, suspect: Suspect, next: u64) {
         let Place { file, generation, pos, .. } = suspect.place;
         if !suspect.is_refused && self.scrub.is_news(file, generation, pos) {
             self.outcomes.push_back(Outcome::Notice(Notice::RunUnsound { file, at: pos }));
         }
-        let known = self.segments.table.segment(file).and_then(|segment| {
-            match segment.index.by_offset(next_offset, segment.written) {
-                Answer::In(entry) if entry.at > pos => Some((entry.at, entry.base)),
-                Answer::In(_) | Answer::Hop(_) | Answer::Nowhere => None,
-            }
-        });
-        match suspect.next.map(|next| (next, suspect.upto)).or(known) {
-            Some((pos, expected)) => {
-                self.scrub.stage = Stage::Runs(Place { pos, expected, least: 0, ..suspect.place });
-            }
-            None => self.next_file(Some(file)),
-        }
+        let expected = suspect.upto;
+        self.scrub.stage = Stage::Runs(Place { pos: next, expected, least: 0, ..suspect.place });
     }
 
     /// The rest of a file cannot be read now.

@@ -2,6 +2,7 @@
 //! one.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use tidegate_logic::producer::{
@@ -68,6 +69,8 @@ pub(super) struct Log {
 pub(super) struct Damage {
     /// Where they lay.
     pub(super) file: String,
+    /// Which bytes of that file.
+    pub(super) bytes: Range<u64>,
     /// The first.
     pub(super) from: Offset,
     /// One past the last.
@@ -76,7 +79,8 @@ pub(super) struct Damage {
 
 impl From<&Damage> for ReadRefused {
     fn from(damage: &Damage) -> ReadRefused {
-        ReadRefused::Damaged { file: damage.file.clone(), from: damage.from, upto: damage.upto }
+        let Damage { file, bytes, from, upto } = damage.clone();
+        ReadRefused::Damaged { file, bytes, from, upto }
     }
 }
 

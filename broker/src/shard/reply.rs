@@ -3,6 +3,8 @@
 //! A refusal says what happened in the shard's own terms; [`Refusal::body`] says it to a person: cause, limit, current value,
 //! what to do. Everything here is exhaustive: a new refusal does not compile until it has its words.
 
+use std::ops::Range;
+
 use tidegate_logic::credit::{IdleHolder, Patience};
 use tidegate_logic::producer;
 use tidegate_logic::topics::{TopicRefusal, TopicTable};
@@ -53,10 +55,17 @@ pub(super) enum Refusal {
     UnknownOutcome { log: TopicPartition, from: Offset, fault: Fault },
     Stopped { from: Offset, fault: Fault },
     ReadOnly { cause: String },
-    Damaged { log: TopicPartition, file: String, from: Offset, upto: Offset },
+    Damaged { log: TopicPartition, place: FilePlace, from: Offset, upto: Offset },
     Lost { log: TopicPartition, file: String, from: Offset },
     ReadFailed { log: TopicPartition, fault: Fault },
     DriveBusy,
+}
+
+/// Bytes of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FilePlace {
+    file: String,
+    bytes: Range<u64>,
 }
 
 /// What people call topics, and where clients reach shards.
@@ -82,7 +91,9 @@ impl Refusal {
         match refused {
             ReadRefused::UnknownLog => Refusal::NotReady { state: "making or removing the partition's log" },
             ReadRefused::OutOfRange { start, end } => Refusal::ReadOutOfRange { log, start, end },
-            ReadRefused::Damaged { file, from, upto } => Refusal::Damaged { log, file, from, upto },
+            ReadRefused::Damaged { file, bytes, from, upto } => {
+                Refusal::Damaged { log, place: FilePlace { file, bytes }, from, upto }
+            }
             ReadRefused::Lost { file, from } => Refusal::Lost { log, file, from },
             ReadRefused::Fault(fault) => Refusal::ReadFailed { log, fault },
             ReadRefused::Busy => Refusal::DriveBusy,
@@ -195,7 +206,7 @@ impl Refusal {
                 error(ErrorCode::ReadOnly, format!("the shard takes no writes: {cause}"))
                     .hint("reads go on; the broker's log says more")
             }
-            Refusal::Damaged { log, file, from, upto } => damaged(names, *log, file, *from, *upto),
+            Refusal::Damaged { log, place, from, upto } => damaged(names, *log, place, *from, *upto),
             Refusal::Lost { log, file, from } => lost(names, *log, file, *from),
             Refusal::ReadFailed { log, fault } => {
                 let cause = format!("the drive failed to read {}: {fault}", names.place(*log));
@@ -310,8 +321,21 @@ fn stopped(from: Offset, fault: &Fault) -> ErrorBody {
         .hint("the shard serves reads only; check the drive and restart the broker")
 }
 
-fn damaged(names: Names<'_>, log: TopicPartition, file: &str, from: Offset, upto: Offset) -> ErrorBody {
-    let cause = format!("offsets {from} to {} of {} are damaged in {file}", upto.0 - 1, names.place(log));
+fn damaged(
+    names: Names<'_>,
+    log: TopicPartition,
+    place: &FilePlace,
+    from: Offset,
+    upto: Offset,
+) -> ErrorBody {
+    let FilePlace { file, bytes } = place;
+    let cause = format!(
+        "offsets {from} to {} of {} are damaged in {file}, bytes {} to {}",
+        upto.0 - 1,
+        names.place(log),
+        bytes.start,
+        bytes.end
+    );
     let hint = format!(
         "what follows can be read: tg consume {} -p {} --from {upto}; keep the file, it may be mended",
         names.topic(log),

@@ -30,14 +30,21 @@ pub struct Cursor {
     /// Where the run ends; `pos` between two runs.
     run_end: u64,
     extents_left: u32,
-    /// The offset of the next extent; none between two runs.
-    expected: Option<Offset>,
+    /// Within a run the offset of the next extent; between two runs the next one begins there or behind.
+    expected: Offset,
+    /// One past the run's last offset; `expected` between two runs.
+    run_upto: Offset,
 }
 
 impl Cursor {
-    /// In front of the run at `pos`.
-    pub fn at_run(pos: u64) -> Cursor {
-        Cursor { pos, run_end: pos, extents_left: 0, expected: None }
+    /// In front of the run at `pos`, which begins at `expected` or behind.
+    pub fn at_run(pos: u64, expected: Offset) -> Cursor {
+        Cursor { pos, run_end: pos, extents_left: 0, expected, run_upto: expected }
+    }
+
+    /// The first offset that may lie here.
+    pub fn expected(&self) -> Offset {
+        self.expected
     }
 }
 
@@ -63,8 +70,21 @@ pub enum Step {
     PieceEnd,
     /// The segment ends here.
     End,
-    /// What lies here is not what should.
-    Damaged,
+    /// The run header that lies here is not what should: where the next run begins is not known.
+    DamagedRun,
+    /// What lies here, within a run whose header is right, is not what should: the rest of the run is concerned.
+    DamagedRest(Rest),
+}
+
+/// What is left of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rest {
+    /// Where the run ends, in bytes from the start of the file.
+    pub end: u64,
+    /// The first offset that is left.
+    pub from: Offset,
+    /// One past the last.
+    pub upto: Offset,
 }
 
 impl<'a> Scan<'a> {
@@ -81,7 +101,7 @@ impl<'a> Scan<'a> {
     /// The next extent; the same one until [`Scan::pass`].
     pub fn step(&mut self) -> Step {
         if self.cursor.extents_left == 0 {
-            self.cursor = Cursor::at_run(self.cursor.run_end);
+            self.cursor = Cursor::at_run(self.cursor.run_end, self.cursor.run_upto);
             if self.cursor.pos >= self.written {
                 return Step::End;
             }
@@ -94,22 +114,23 @@ impl<'a> Scan<'a> {
                         pos: self.cursor.pos + RUN_HEADER_BYTES as u64,
                         run_end: self.cursor.pos + u64::from(run.bytes),
                         extents_left: run.extents,
-                        expected: Some(run.base),
+                        expected: run.base,
+                        run_upto: run.end,
                     };
                 }
-                _ => return Step::Damaged,
+                _ => return Step::DamagedRun,
             }
         }
         let Some(bytes) = self.rest().filter(|rest| rest.len() >= EXTENT_HEADER_BYTES) else {
             return Step::PieceEnd;
         };
-        let Ok(extent) = ExtentHeader::decode(bytes) else { return Step::Damaged };
+        let Cursor { run_end, expected, run_upto, .. } = self.cursor;
+        let rest = Rest { end: run_end, from: expected, upto: run_upto };
+        let Ok(extent) = ExtentHeader::decode(bytes) else { return Step::DamagedRest(rest) };
         let end = self.cursor.pos + extent.total_bytes() as u64;
-        if extent.log != self.owner.log
-            || Some(extent.base) != self.cursor.expected
-            || end > self.cursor.run_end
-        {
-            return Step::Damaged;
+        let is_next = extent.log == self.owner.log && extent.base == expected;
+        if !is_next || extent.end > run_upto || end > run_end {
+            return Step::DamagedRest(rest);
         }
         if bytes.len() < extent.total_bytes() {
             return Step::Cut(extent);
@@ -120,10 +141,15 @@ impl<'a> Scan<'a> {
 
     /// Goes on behind that extent, which was the next one.
     pub fn pass(&mut self, extent: &ExtentHeader) {
-        assert_eq!(Some(extent.base), self.cursor.expected, "only the next extent is passed");
+        assert_eq!(extent.base, self.cursor.expected, "only the next extent is passed");
         self.cursor.pos += extent.total_bytes() as u64;
         self.cursor.extents_left -= 1;
-        self.cursor.expected = Some(extent.end);
+        self.cursor.expected = extent.end;
+    }
+
+    /// Goes on behind what is left of a run.
+    pub fn pass_rest(&mut self, rest: &Rest) {
+        self.cursor = Cursor::at_run(rest.end, rest.upto);
     }
 
     fn rest(&self) -> Option<&'a [u8]> {
@@ -134,6 +160,7 @@ impl<'a> Scan<'a> {
     fn is_owner(&self, run: &RunHeader) -> bool {
         let owner =
             RunOwner { cluster: run.cluster, file: run.file, generation: run.generation, log: run.log };
-        owner == self.owner && self.cursor.pos + u64::from(run.bytes) <= self.written
+        let fits = self.cursor.pos + u64::from(run.bytes) <= self.written;
+        owner == self.owner && fits && run.base >= self.cursor.expected
     }
 }

@@ -8,7 +8,7 @@ use tidegate_protocol::disk::run_scan::{Cursor, RunOwner, Scan, Step};
 use tidegate_protocol::disk::superblock::Superblock;
 use tidegate_protocol::disk::{BLOCK, DiskError};
 use tidegate_protocol::extent::{EXTENT_HEADER_BYTES, ExtentHeader, identity_crc};
-use tidegate_protocol::ids::{ClusterId, FileId, Generation, PartitionId, TopicId, TopicPartition};
+use tidegate_protocol::ids::{ClusterId, FileId, Generation, Offset, PartitionId, TopicId, TopicPartition};
 use tidegate_protocol::internal::{MetadataRecord, OffsetRecord};
 
 use super::Outcome;
@@ -84,7 +84,7 @@ pub fn run_scan(bytes: &[u8]) -> Outcome {
         },
     };
     let written = (bytes.len() - bytes.len() % BLOCK) as u64;
-    let mut scan = Scan::new(bytes, 0, written, owner, Cursor::at_run(0));
+    let mut scan = Scan::new(bytes, 0, written, owner, Cursor::at_run(0, Offset(0)));
     let (mut extents, mut run_end, mut left) = (0, 0, 0);
     loop {
         let step = bounded("a step of a scan", 0, || scan.step());
@@ -113,7 +113,12 @@ pub fn run_scan(bytes: &[u8]) -> Outcome {
                 assert!(extents <= bytes.len() / EXTENT_HEADER_BYTES, "a scan comes to its end");
                 scan.pass(&header);
             }
-            Step::Cut(_) | Step::PieceEnd | Step::End | Step::Damaged => break,
+            Step::DamagedRest(rest) => {
+                assert!(rest.from <= rest.upto && rest.end >= cursor.pos, "what is left: {rest:?}");
+                (run_end, left) = (rest.end as usize, 0);
+                scan.pass_rest(&rest);
+            }
+            Step::Cut(_) | Step::PieceEnd | Step::End | Step::DamagedRun => break,
         }
     }
     if extents > 0 { Outcome::Taken } else { Outcome::Refused }

@@ -8,7 +8,7 @@ use tidegate_protocol::extent::ExtentHeader;
 use tidegate_protocol::ids::{Offset, TopicPartition};
 use tidegate_reactor::buffer::View;
 
-use super::{ColdReader, Done, Job, Plan, Scan, Step, UnderWay, Wish, damaged, run_end};
+use super::{ColdReader, Done, Job, Plan, Rest, Scan, Seek, Step, UnderWay, Wish, damaged};
 use crate::log::Logs;
 use crate::log::answer::{FindStart, Found, ReadRefused};
 use crate::log::file_table::Segment;
@@ -96,7 +96,8 @@ impl ColdReader {
         time: Time,
         ticket: u64,
     ) -> Result<(), ReadRefused> {
-        self.begin(ticket, Job { log, from, upto, wish: Wish::Find(time), piece_least: 0, resume: None })
+        let wish = Wish::Find(time);
+        self.begin(ticket, Job { log, from, upto, wish, piece_least: 0, resume: None, seek: None })
     }
 
     pub(super) fn plan_find(&self, job: &Job, time: Time, segments: &Segments) -> Result<Plan, ReadRefused> {
@@ -114,7 +115,7 @@ impl ColdReader {
             let answer = match time {
                 Time::Append(ms) => match segment.index.by_append_time(ms, segment.written) {
                     // It is reached before `from` already.
-                    Answer::In(entry) if entry.end <= job.from => {
+                    Answer::In(entry) | Answer::Damaged(entry) if entry.end <= job.from => {
                         segment.index.by_offset(job.from, segment.written)
                     }
                     answer => answer,
@@ -123,7 +124,7 @@ impl ColdReader {
             };
             match answer {
                 Answer::Nowhere => continue,
-                Answer::In(entry) if entry.base >= job.upto => break,
+                Answer::In(entry) | Answer::Damaged(entry) if entry.base >= job.upto => break,
                 answer => return self.after_index(job, file, segments, segment, answer),
             }
         }
@@ -157,7 +158,9 @@ impl ColdReader {
                 Step::Extent(extent, payload) => {
                     let payload = &view[payload];
                     if crc::of(payload) != extent.payload_crc {
-                        return Some(Done::Found(Err(damaged(read.file, extent.base, extent.end))));
+                        let at = scan.cursor().pos;
+                        let bytes = at..at + extent.total_bytes() as u64;
+                        return Some(Done::Found(Err(damaged(read.file, bytes, extent.base, extent.end))));
                     }
                     if let Some(found) = first_at(&extent, payload, time, job.from) {
                         return Some(Done::Found(Ok(Some(found).filter(|found| found.offset < job.upto))));
@@ -166,13 +169,22 @@ impl ColdReader {
                     next = next.max(extent.end);
                 }
                 Step::Cut(_) | Step::PieceEnd if view.len() < read.len => {
-                    return Some(Done::Found(Err(damaged(read.file, next, segment.end))));
+                    let bytes = scan.cursor().pos..segment.written;
+                    return Some(Done::Found(Err(damaged(read.file, bytes, next, segment.end))));
                 }
                 Step::Cut(extent) => break extent.total_bytes(),
                 Step::PieceEnd => break BLOCK,
                 Step::End => break 0,
-                Step::Damaged => {
-                    return Some(Done::Found(Err(damaged(read.file, next, run_end(segment, next)))));
+                Step::DamagedRest(rest) if rest.upto <= job.from => scan.pass_rest(&rest),
+                Step::DamagedRest(Rest { end, from, upto }) => {
+                    let bytes = scan.cursor().pos..end;
+                    return Some(Done::Found(Err(damaged(read.file, bytes, from, upto))));
+                }
+                Step::DamagedRun => {
+                    let (pos, expected) = (scan.cursor().pos, scan.cursor().expected());
+                    let job = self.job_mut(read);
+                    (job.from, job.seek) = (next, Some(Seek::new(read, pos, expected)));
+                    return None;
                 }
             }
         };

@@ -170,7 +170,7 @@ fn a_damaged_extent_that_only_the_checkpoint_names_is_refused_by_itself() {
     assert!(matches!(read(0), ReadStart::Ready(found) if found.end == Offset(1)), "up to the damage");
     let (from, upto) = (Offset(1), Offset(2));
     let found = read(1);
-    let damaged = |r: &ReadRefused| matches!(r, ReadRefused::Damaged { file, from: f, upto: u } if (*f, *u) == (from, upto) && refusal(file));
+    let damaged = |r: &ReadRefused| matches!(r, ReadRefused::Damaged { file, bytes, from: f, upto: u } if (*f, *u) == (from, upto) && refusal(file) && bytes.contains(&(at as u64 + 100)));
     assert!(matches!(&found, ReadStart::Refused(refused) if damaged(refused)), "{found:?}");
     assert!(matches!(read(2), ReadStart::Ready(found) if found.end == Offset(3)), "behind it");
     assert!(matches!(read(3), ReadStart::AtEnd), "the state covers everything");

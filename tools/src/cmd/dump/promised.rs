@@ -373,8 +373,15 @@ impl Check<'_> {
         while at < need.written {
             let place = Place { path: &path, at };
             let header = RunHeader::decode(&read(&file, place, BLOCK)?);
+            // Behind damage: what a record holds may look like an earlier run of this file.
+            let least = next + i64::from(gap.is_some());
+            let fits = |header: &RunHeader| {
+                header.base.0 >= least
+                    && header.end.0 <= need.end
+                    && at + u64::from(header.bytes) <= need.written
+            };
             match header {
-                Ok(header) if ours(&header) => {
+                Ok(header) if ours(&header) && fits(&header) => {
                     if let Some((from, why)) = gap.take() {
                         let records = Records { log, from: next, upto: header.base.0 };
                         self.found_records(&path, from, at - from, records, why);
