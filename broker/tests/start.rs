@@ -236,6 +236,47 @@ fn a_directory_of_another_node_or_cluster_is_refused_and_unchanged() {
     assert_eq!(fs::read_to_string(data.join("lock")).unwrap(), "of the last one\n");
 }
 
+/// Flips a bit of a file.
+fn flip(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[at] ^= 4;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_damaged_copy_of_the_superblock_or_of_a_checkpoint_is_said_in_one_line_with_what_is_used_instead() {
+    let place = place();
+    let (data, port) = (place.path().join("data"), place.path().join("port"));
+    let life = || {
+        let serving = Serving::start(serve(&data, &[]), &port);
+        serving.signal("TERM");
+        let (said, code) = serving.end();
+        assert_eq!(code, Some(0), "{said}");
+        said.lines().filter(|line| line.contains("WARN")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    // Each stop takes a checkpoint: all three slots are in use.
+    (0..3).for_each(|_| assert_eq!(life(), [""; 0]));
+    let slots = fs::read_dir(data.join("journal")).unwrap().map(|entry| entry.unwrap().path());
+    let slots: Vec<PathBuf> = slots.filter(|path| path.to_str().unwrap().contains("-checkpoint-")).collect();
+    assert_eq!(slots.len(), 3);
+    for slot in slots {
+        flip(&slot, 40);
+        let said = life();
+        let name = slot.to_str().unwrap();
+        assert!(matches!(&said[..], [line] if line.contains(name) && line.contains("in slot ")), "{said:?}");
+        assert_eq!(life(), [""; 0], "the checkpoint of that stop has gone there");
+    }
+    for (at, copy) in [(100, "copy A was damaged"), (4096 + 100, "copy B was damaged")] {
+        flip(&data.join("superblock"), at);
+        let said = life();
+        let is_it = |line: &String| {
+            line.contains("data/superblock") && line.contains(copy) && line.contains("the other")
+        };
+        assert!(said.len() == 1 && said.iter().all(is_it), "{said:?}");
+        assert_eq!(life(), [""; 0], "once");
+    }
+}
+
 #[test]
 fn too_little_lockable_memory_and_too_few_files_are_told_together() {
     let place = place();

@@ -114,8 +114,8 @@ impl Ring {
 
 pub(super) type SlotFound = (u32, CheckpointHeader, CheckpointBody);
 
-/// All whole checkpoints of this journal, newest first. A slot that is missing is made anew, empty, if it is the only one: one
-/// of the other two is kept, then, and all frames behind it.
+/// All whole checkpoints of this journal, newest first. One that is not whole is said. A slot that is missing is made anew, empty,
+/// if it is the only one: one of the other two is kept, then, and all frames behind it.
 pub(super) fn read_slots(
     disk: &mut dyn Disk,
     boot: &ShardBoot,
@@ -124,6 +124,7 @@ pub(super) fn read_slots(
     let mut slots = Vec::new();
     let mut found = Vec::new();
     let mut missing = Vec::new();
+    let mut broken = Vec::new();
     for slot in 0..SLOTS {
         let path = slot_path(&boot.root, boot.identity.journal, slot);
         let file = match disk.open(&path) {
@@ -136,20 +137,44 @@ pub(super) fn read_slots(
         };
         slots.push(file);
         let first = disk.read(file, 0, BLOCK)?;
-        let Ok((header, bytes)) = checkpoint::decode_header(&first) else { continue };
+        // It was never written.
+        if first.iter().all(|byte| *byte == 0) {
+            continue;
+        }
+        let (header, bytes) = match checkpoint::decode_header(&first) {
+            Ok(sound) => sound,
+            Err(error) => {
+                broken.push((path, error.to_string()));
+                continue;
+            }
+        };
         if header.identity != boot.identity {
             let cause = "it belongs to another cluster, node or journal".into();
             return Err(OpenError::Refused { file: path, cause });
         }
-        if bytes > disk.len(file)? {
+        let len = disk.len(file)?;
+        if bytes > len {
+            broken.push((path, format!("it has {bytes} bytes and its file {len}")));
             continue;
         }
         let whole = disk.read(file, 0, bytes as usize)?;
-        if let Ok((header, body)) = checkpoint::decode(&whole) {
-            found.push((slot, header, body));
+        match checkpoint::decode(&whole) {
+            Ok((header, body)) => found.push((slot, header, body)),
+            Err(error) => broken.push((path, error.to_string())),
         }
     }
     found.sort_by_key(|(slot, header, _)| (std::cmp::Reverse(header.sequence), *slot));
+    if let Some((slot, header, _)) = found.first() {
+        let sequence = header.sequence;
+        notes.extend(broken.iter().map(|(path, error)| {
+            format!(
+                "{}: the checkpoint in it is not whole ({error}): it is damaged, or the power was lost while it was written; the \
+                 shard is recovered from the one after frame {sequence} in slot {slot} and the frames behind it, and this slot is \
+                 written anew by the next checkpoint; if no power was lost, look after the drive",
+                path.display()
+            )
+        }));
+    }
     match &missing[..] {
         [] => {}
         [(slot, path)] if !found.is_empty() => {

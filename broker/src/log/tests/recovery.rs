@@ -298,6 +298,33 @@ fn one_missing_checkpoint_slot_is_made_anew_and_said_and_two_refuse_the_start() 
 }
 
 #[test]
+fn a_damaged_checkpoint_slot_is_said_with_the_one_that_is_used_instead() {
+    let unwritten = started(Bench::new(LIMITS)).recovered().expect("one slot was written");
+    assert_eq!(unwritten.notes(), [""; 0], "a slot that was never written is not damaged");
+    let mut bench = started(Bench::with_logs(LIMITS, 3));
+    let path = |slot: u32| format!("/d/journal/00000001-checkpoint-{slot}");
+    for step in 0..600 {
+        let _ = bench.append(log(step % 3), batch(1, 900, BatchOrigin::NONE, step as u64));
+        bench.turn(usize::MAX);
+    }
+    bench.settle();
+    assert!(bench.stat("checkpoints") > 2, "all three are in use");
+    let whole = bench.drive.disk.clone();
+    for slot in 0..3 {
+        // Its header, its body.
+        for at in [40, 200] {
+            bench.drive.disk = whole.clone();
+            bench.drive.disk.flip(&path(slot), at);
+            let logs = bench.recovered().expect("two are whole");
+            let [note] = logs.notes() else { panic!("one line: {:?}", logs.notes()) };
+            assert!(note.starts_with(&path(slot)) && note.contains("is not whole"), "{note}");
+            let others = (0..3).filter(|other| *other != slot).map(|other| format!("in slot {other} "));
+            assert_eq!(others.filter(|other| note.contains(other)).count(), 1, "{note}");
+        }
+    }
+}
+
+#[test]
 fn a_missing_file_of_the_ring_refuses_the_start_and_is_named() {
     let mut bench = started(Bench::with_logs(LIMITS, 1));
     bench.drive.disk.remove(Path::new(RING)).expect("it is there");
