@@ -41,7 +41,7 @@ fn the_demo_on_storage_that_keeps_nothing_names_a_way_that_there_is() {
 }
 
 /// A stopped broker's directory: a topic `t` with a partition in a data file and one in the journal alone.
-fn stored() -> TestDir {
+pub(crate) fn stored() -> TestDir {
     let dev = Dev::start();
     dev.tg(&["topic", "create", "t", "--partitions", "2"]).ok();
     let large: String = (0..6000).map(|i| format!("record {i} {}\n", "x".repeat(100))).collect();
@@ -51,18 +51,18 @@ fn stored() -> TestDir {
 }
 
 /// Files with runs: those that do not begin with zeros.
-fn data_files(data: &Path) -> Vec<PathBuf> {
+pub(crate) fn data_files(data: &Path) -> Vec<PathBuf> {
     let files = std::fs::read_dir(data.join("files")).unwrap().map(|entry| entry.unwrap().path());
     files.filter(|path| at(path, 0, 4) == b"TGrn").collect()
 }
 
-fn at(path: &Path, at: u64, len: usize) -> Vec<u8> {
+pub(crate) fn at(path: &Path, at: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     std::fs::File::open(path).unwrap().read_exact_at(&mut bytes, at).unwrap();
     bytes
 }
 
-fn put(path: &Path, at: u64, bytes: &[u8]) {
+pub(crate) fn put(path: &Path, at: u64, bytes: &[u8]) {
     std::fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(bytes, at).unwrap();
 }
 

@@ -7,6 +7,7 @@ mod disk;
 mod dump;
 mod produce;
 mod readme;
+mod verify;
 mod world;
 
 use std::io::{Read, Write};

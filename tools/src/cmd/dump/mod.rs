@@ -21,7 +21,7 @@ use tidegate_protocol::disk::run::RunHeader;
 use tidegate_protocol::disk::superblock::{FORMAT, State, Superblock, SuperblockError};
 use tidegate_protocol::disk::{BLOCK, DiskError, DiskErrorKind};
 use tidegate_protocol::extent::ExtentHeader;
-use tidegate_protocol::ids::TopicId;
+use tidegate_protocol::ids::{FileId, Generation, TopicId};
 
 use crate::args::DumpArgs;
 use crate::exit::{Code, Failure};
@@ -57,7 +57,8 @@ pub(crate) fn run(args: &DumpArgs, out: &mut Out) -> Result<(), Failure> {
     }
     let mut files = Vec::new();
     collect(path, &mut files)?;
-    let mut dump = Dump { kind, batches: args.batches, structures: 0, unknown: 0, newer: None, checked, out };
+    let (batches, walk) = (args.batches, Walk::default());
+    let mut dump = Dump { kind, batches, structures: 0, unknown: 0, newer: None, checked, walk, out };
     for file in &files {
         dump.file(file)?;
         if dump.newer.is_some() && file.ends_with(SUPERBLOCK) {
@@ -123,7 +124,46 @@ struct Dump<'a> {
     newer: Option<u32>,
     /// What is damaged or missing; of a data directory it is known before the first file is shown.
     checked: Checked,
+    walk: Walk,
     out: &'a mut Out,
+}
+
+/// What a file that nobody has judged says of itself, while it is walked.
+#[derive(Default)]
+struct Walk {
+    /// File, generation and number of the last run.
+    run: Option<(FileId, Generation, u64)>,
+    /// Where bytes lie behind it that are no structure.
+    behind: Option<u64>,
+    /// Places where a structure has to be and none is.
+    damaged: Vec<Finding>,
+}
+
+impl Walk {
+    /// Bytes from `at` on are no structure. Whatever was written into a file begins at its start.
+    fn unknown(&mut self, path: &Path, at: u64) {
+        if at == 0 || (path.ends_with(SUPERBLOCK) && at == BLOCK as u64) {
+            self.found(path, at, "a structure should begin here");
+        }
+        self.behind.get_or_insert(at);
+    }
+
+    /// A run; one between it and the one before may be missing.
+    fn run(&mut self, path: &Path, run: &RunHeader) {
+        let behind = self.behind.take();
+        let before = self.run.replace((run.file, run.generation, run.sequence));
+        if let (Some((file, generation, number)), Some(at)) = (before, behind)
+            && (file, generation) == (run.file, run.generation)
+            && run.sequence > number + 1
+        {
+            self.found(path, at, &format!("run {} should begin here or behind", number + 1));
+        }
+    }
+
+    fn found(&mut self, path: &Path, at: u64, what: &str) {
+        let (path, what) = (path.to_owned(), what.to_owned());
+        self.damaged.push(Finding { path, at, bytes: None, records: None, what });
+    }
 }
 
 /// Where a structure lies.
@@ -147,6 +187,7 @@ impl Dump<'_> {
         if !self.out.is_json() {
             self.out.line(format!("{} ({})", path.display(), bytes_text(length)))?;
         }
+        (self.walk.run, self.walk.behind) = (None, None);
         let mut at = 0;
         let mut filler: Option<(Filler, u64)> = None;
         while at < length {
@@ -188,7 +229,10 @@ impl Dump<'_> {
                 ("unknown", "no structure begins here (what is left of an older one, or damage)")
             }
         };
-        self.unknown += u64::from(kind == Filler::Unknown);
+        if kind == Filler::Unknown {
+            self.unknown += 1;
+            self.walk.unknown(path, at);
+        }
         let bytes = end - at;
         let human = format!("{text}, {}", bytes_text(bytes));
         self.show(Place { path, at }, human, json!({ "kind": name, "bytes": bytes }))
@@ -248,7 +292,11 @@ impl Dump<'_> {
 
     /// The count, and how the command ends.
     fn verdict(self, path: &Path) -> Result<(), Failure> {
-        let Dump { kind, structures, unknown, newer, checked, out, .. } = self;
+        let Dump { kind, structures, unknown, newer, mut checked, walk, out, .. } = self;
+        // A file without any structure is none of a data directory. Of a directory it is known what it needs.
+        if kind != Kind::Whole && structures > 0 {
+            checked.findings.extend(walk.damaged);
+        }
         tell(&checked, out)?;
         let damaged = checked.findings.len() as u64;
         match out.is_json() {
@@ -408,6 +456,7 @@ impl Dump<'_> {
                 return Ok(header.bytes.into());
             }
         };
+        self.walk.run(place.path, &header);
         let parts: Vec<Value> = extents.iter().map(|extent| extent_json(&extent.header)).collect();
         self.structure(
             place,
