@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -10,9 +11,10 @@ use tidegate_broker::limits::Limits;
 use tidegate_protocol::disk::BLOCK;
 use tidegate_protocol::disk::checkpoint::{self, CheckpointBody, CheckpointHeader};
 use tidegate_protocol::disk::entry::Entry;
-use tidegate_protocol::disk::frame::Frame;
+use tidegate_protocol::disk::frame::{Frame, FrameHeader};
 use tidegate_protocol::disk::run::{RunExtent, RunHeader};
 use tidegate_protocol::disk::superblock::Superblock;
+use tidegate_protocol::extent::EXTENT_HEADER_BYTES;
 use tidegate_protocol::ids::{FileId, JournalId, TopicId};
 
 /// A run that a checkpoint names.
@@ -37,6 +39,10 @@ pub(super) struct ChainFrame {
     pub(super) sequence: u64,
     /// The mark that it carries.
     pub(super) mark: u64,
+    /// Bytes of it.
+    pub(super) bytes: u64,
+    /// Where the batches of its first extent begin, in bytes from the start of the frame.
+    pub(super) payload: Option<u64>,
     /// Whether it holds records of clients.
     pub(super) has_records: bool,
 }
@@ -47,6 +53,8 @@ pub(super) struct Small {
     pub(super) path: PathBuf,
     /// Where the extent begins.
     pub(super) at: u64,
+    /// Where its frame begins, and where it ends.
+    pub(super) frame: Range<u64>,
     /// Its topic.
     pub(super) topic: TopicId,
     /// Its partition.
@@ -88,16 +96,19 @@ fn ring_place(root: &Path, journal: JournalId, at: u64) -> (PathBuf, u64) {
     (journal_file(root, journal, &format!("ring-{:02}", at / bytes)), at % bytes)
 }
 
-/// All small extents that the newest checkpoint of a journal names, of topics of clients.
+/// All small extents that the newest checkpoint of a journal names, those of the broker's own topics too.
 pub(super) fn small(root: &Path, journal: JournalId) -> io::Result<Vec<Small>> {
     let slots = slots(root, journal)?;
     let logs = slots.first().map(|(_, _, body)| body.logs.as_slice()).unwrap_or_default();
     let mut found = Vec::new();
-    for log in logs.iter().filter(|log| !TopicId(log.topic).is_internal()) {
+    for log in logs {
         for place in &log.extents {
-            let (path, at) = ring_place(root, journal, place.frame_at + u64::from(place.at));
-            let (topic, partition) = (TopicId(log.topic), log.partition);
-            found.push(Small { path, at, topic, partition, base: place.base });
+            let (path, frame_at) = ring_place(root, journal, place.frame_at);
+            let header = FrameHeader::decode(&read(&path, frame_at, BLOCK)?)
+                .map_err(|e| io::Error::other(format!("{} at {frame_at}: {e}", path.display())))?;
+            let (topic, partition, base) = (TopicId(log.topic), log.partition, place.base);
+            let (at, frame) = (frame_at + u64::from(place.at), frame_at..frame_at + u64::from(header.bytes));
+            found.push(Small { path, at, frame, topic, partition, base });
         }
     }
     Ok(found)
@@ -119,8 +130,12 @@ pub(super) fn chain(root: &Path, journal: JournalId) -> io::Result<Vec<ChainFram
         at += u64::from(frame.header.bytes);
         let has_records =
             frame.entries.iter().any(|(_, entry)| matches!(entry, Entry::Extent { .. } | Entry::Run(_)));
-        let mark = frame.header.mark.0;
-        found.push(ChainFrame { path, at: within, sequence, mark, has_records });
+        let payload = frame.entries.iter().find_map(|(at, entry)| match entry {
+            Entry::Extent { .. } => Some((at + EXTENT_HEADER_BYTES) as u64),
+            _ => None,
+        });
+        let (mark, bytes) = (frame.header.mark.0, u64::from(frame.header.bytes));
+        found.push(ChainFrame { path, at: within, sequence, mark, bytes, payload, has_records });
     }
 }
 

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tidegate::{Client, ErrorCode, Offset, PartitionId, Record, TopicId, TopicSpec};
+use tidegate::{Client, ErrorCode, Offset, PartitionId, Record, Start, TopicId, TopicSpec};
+use tidegate_logic::placement::offsets_partition;
+use tidegate_protocol::ids::TopicPartition;
 
 use super::{Expect, Flips, file_name, journals, places};
 use crate::process::{BrokerProcess, binary};
@@ -19,6 +21,8 @@ use crate::sim::random::Random;
 const PATIENCE: Duration = Duration::from_secs(20);
 const ARGUMENTS: [&str; 4] = ["--allow-volatile", "--pin=false", "--free-space-floor", "0"];
 const PARTITIONS: i32 = 4;
+/// Named consumers: enough for every partition of the topic of stored offsets.
+const GROUPS: i64 = 24;
 
 /// The first offset and one past the last, by topic and partition.
 type Ends = HashMap<(&'static str, i32), (i64, i64)>;
@@ -68,11 +72,20 @@ pub(super) struct Refused {
     cause: String,
 }
 
+/// A named consumer that was not told its stored offsets, with the broker's words.
+#[derive(Clone, Debug)]
+pub(super) struct GroupRefused {
+    /// The partition of the topic of stored offsets that keeps them.
+    pub(super) log: TopicPartition,
+    cause: String,
+}
+
 /// What a client has been given of everything.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     records: u64,
     pub(super) refused: Vec<Refused>,
+    pub(super) groups_refused: Vec<GroupRefused>,
     /// Something that is worse than a refusal.
     pub(super) wrong: Option<String>,
 }
@@ -90,8 +103,21 @@ impl Refused {
     }
 }
 
+impl GroupRefused {
+    pub(super) fn names_one_of(&self, flips: &Flips) -> bool {
+        flips.iter().any(|(path, _)| self.cause.contains(&file_name(path)))
+    }
+}
+
 impl Seen {
     pub(super) fn text(&self, expect: Expect) -> String {
+        if !self.groups_refused.is_empty() && self.refused.is_empty() {
+            let count = self.groups_refused.len();
+            return format!(
+                "stored offsets of {count} consumers refused by name; {} records served",
+                self.records
+            );
+        }
         if self.refused.is_empty() {
             return match expect {
                 Expect::Whole(by) => format!("served whole ({} records) by {by}", self.records),
@@ -130,6 +156,15 @@ fn other(error: impl std::fmt::Display) -> io::Error {
     io::Error::other(error.to_string())
 }
 
+fn group_name(number: i64) -> String {
+    format!("reader {number}")
+}
+
+/// What that consumer has stored.
+fn stored_of(number: i64, partition: i32) -> Offset {
+    Offset(number * 5 + i64::from(partition))
+}
+
 fn value_of(topic: &Topic, partition: i32, offset: i64) -> Vec<u8> {
     let name = topic.name.bytes().fold(7u64, |sum, byte| sum * 31 + u64::from(byte));
     let mut random = Random::new(name ^ ((partition as u64) << 40) ^ offset as u64);
@@ -166,6 +201,9 @@ impl World {
                 world.create(&client).await?;
             }
             world.produce(&client, &mut ends, 150).await?;
+            if round == 0 {
+                world.commit(&client).await?;
+            }
             if round == 2 {
                 for partition in 0..PARTITIONS / 2 {
                     let before = Offset(200);
@@ -232,6 +270,42 @@ impl World {
         Ok(())
     }
 
+    /// Each named consumer stores its offsets.
+    async fn commit(&self, client: &Client) -> io::Result<()> {
+        for number in 0..GROUPS {
+            let consumer = client.consumer(self.large.name).name(&group_name(number));
+            let consumer = consumer.from(Start::Earliest).start().await.map_err(other)?;
+            let offsets: Vec<_> = (0..PARTITIONS).map(|p| (PartitionId(p), stored_of(number, p))).collect();
+            consumer.commit_offsets(&offsets).await.map_err(other)?;
+            consumer.close().await;
+        }
+        Ok(())
+    }
+
+    /// Asks for what every named consumer has stored, and compares it.
+    async fn read_stored(&self, client: &Client, seen: &mut Seen) -> Result<(), String> {
+        for number in 0..GROUPS {
+            let name = group_name(number);
+            match client.admin().fetch_offsets(&name, self.large.name).await {
+                Ok(found) => {
+                    let mut found: Vec<_> =
+                        found.iter().map(|s| (s.partition.partition.0, s.offset)).collect();
+                    found.sort_unstable();
+                    let stored: Vec<_> = (0..PARTITIONS).map(|p| (p, stored_of(number, p))).collect();
+                    if found != stored {
+                        return Err(format!("WRONG OFFSETS of {name}: {found:?} instead of {stored:?}"));
+                    }
+                }
+                Err(error) if error.code() == Some(ErrorCode::DataDamaged) => {
+                    let (log, cause) = (offsets_partition(&name), error.cause().to_owned());
+                    seen.groups_refused.push(GroupRefused { log, cause });
+                }
+                Err(error) => return Err(format!("the stored offsets of {name}: {error:?}")),
+            }
+        }
+        Ok(())
+    }
+
     async fn produce(&self, client: &Client, ends: &mut Ends, records: i64) -> io::Result<()> {
         for _ in 0..5 {
             self.produce_to(client, ends, &self.small, 1).await?;
@@ -247,9 +321,21 @@ impl World {
         topic: &Topic,
         records: i64,
     ) -> io::Result<()> {
+        let partitions: Vec<i32> = (0..PARTITIONS).collect();
+        self.produce_to_some(client, ends, topic, &partitions, records).await
+    }
+
+    async fn produce_to_some(
+        &self,
+        client: &Client,
+        ends: &mut Ends,
+        topic: &Topic,
+        partitions: &[i32],
+        records: i64,
+    ) -> io::Result<()> {
         let producer = client.producer(topic.name).start().await.map_err(other)?;
         let mut tickets = Vec::new();
-        for partition in 0..PARTITIONS {
+        for partition in partitions.iter().copied() {
             let (_, end) = ends.entry((topic.name, partition)).or_default();
             for _ in 0..records {
                 let value = value_of(topic, partition, *end);
@@ -336,6 +422,11 @@ impl World {
                     {
                         shown.1 == 1 && shown.0.contains(&offset)
                     }
+                    Expect::RunRefused { topic: t, partition: p, from, upto }
+                        if (t, p) == (topic.name, partition) =>
+                    {
+                        shown.1 == 1 && shown.0 == (from..upto)
+                    }
                     _ => shown.1 == 0,
                 };
                 if !is_right {
@@ -356,11 +447,15 @@ impl World {
         Ok(Dump { code: ran.status.code().unwrap_or(-1), text, findings })
     }
 
-    /// Whether the broker still takes records, in every partition of a topic of its own.
-    pub(super) async fn goes_on(&self, broker: &BrokerProcess) -> io::Result<()> {
+    /// Whether the broker still takes records, in every partition of a topic of its own but those of that shard.
+    pub(super) async fn goes_on(&self, broker: &BrokerProcess, but_for: Option<u16>) -> io::Result<()> {
         let client = Client::connect(&broker.server()).await.map_err(other)?;
-        let mut ends = HashMap::new();
-        self.produce_to(&client, &mut ends, &self.alive, 1).await
+        let is_asked = |p: &i32| but_for.is_none_or(|shard| self.shards[&(self.alive.name, *p)] != shard);
+        let partitions: Vec<i32> = (0..PARTITIONS).filter(is_asked).collect();
+        if partitions.is_empty() {
+            return Err(other("the other shard has no partition of it"));
+        }
+        self.produce_to_some(&client, &mut HashMap::new(), &self.alive, &partitions, 1).await
     }
 
     /// Reads everything that was acknowledged and compares each record.
@@ -379,6 +474,9 @@ impl World {
                 };
                 seen.wrong.get_or_insert(format!("{}/{partition}: {wrong}", topic.name));
             }
+        }
+        if let Err(wrong) = self.read_stored(&client, &mut seen).await {
+            seen.wrong.get_or_insert(wrong);
         }
         Ok(seen)
     }
