@@ -3,6 +3,7 @@
 //! It is part of the shard's replayable state. Three functions change it, [`FileTable::assign`], [`FileTable::free`] and
 //! [`FileTable::run`], live and in replay alike; what they refuse cannot have been written by a sound shard.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
@@ -62,6 +63,21 @@ pub(crate) struct Segment {
     pub max_timestamp_ms: i64,
     /// Where its runs lie, as far as known; not part of the replayable state.
     pub index: Index,
+}
+
+impl Segment {
+    /// Whether a run that was read where the index ends can lie there. Sound bytes may be those of another place: the run has
+    /// to begin where the one before it ended, and to leave room for what is known behind it.
+    pub(crate) fn can_hold(&self, run: &Entry) -> bool {
+        let next = self.index.head_end_offset().unwrap_or(self.base);
+        let (tail_at, tail_base) = self.index.tail_start().unwrap_or((self.written, self.end));
+        run.base == next
+            && match (run.at + run.bytes).cmp(&tail_at) {
+                Ordering::Less => run.end < tail_base,
+                Ordering::Equal => run.end == tail_base,
+                Ordering::Greater => false,
+            }
+    }
 }
 
 impl FileTable {

@@ -132,6 +132,11 @@ impl Index {
         self.head.last().map(|last| last.end)
     }
 
+    /// Where it is known again behind what is not: place and first offset.
+    pub(crate) fn tail_start(&self) -> Option<(u64, Offset)> {
+        self.tail.first().map(|first| (first.at, first.base))
+    }
+
     /// The entry that holds `offset`. `written` is the segment's end in bytes.
     pub(crate) fn by_offset(&self, offset: Offset, written: u64) -> Answer {
         self.first(written, |e| e.end > offset)

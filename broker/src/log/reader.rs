@@ -447,19 +447,10 @@ impl ColdReader {
             // Another reader was here first.
             return None;
         }
-        match RunHeader::decode(bytes) {
-            Ok(run) if owner == owner_of(&run) && pos + u64::from(run.bytes) <= segment.written => {
-                segment.index.push_head(Entry {
-                    base: run.base,
-                    end: run.end,
-                    at: pos,
-                    bytes: u64::from(run.bytes),
-                    append_last_ms: run.append_last_ms,
-                    max_timestamp_ms: run.max_timestamp_ms,
-                    holds: Holds::Runs,
-                });
-            }
-            _ => {
+        let run = RunHeader::decode(bytes).ok().filter(|run| owner == owner_of(run));
+        match run.map(|run| entry_of(&run, pos)).filter(|entry| segment.can_hold(entry)) {
+            Some(entry) => segment.index.push_head(entry),
+            None => {
                 let from = segment.index.head_end_offset().unwrap_or(segment.base);
                 self.job_mut(read).seek = Some(Seek::new(read, pos, from));
             }
@@ -690,6 +681,18 @@ pub(super) fn take_batches(
 
 fn generation_of(segments: &Segments, file: FileId) -> Generation {
     segments.table.get(file).map(|data| data.generation).unwrap_or_default()
+}
+
+fn entry_of(run: &RunHeader, at: u64) -> Entry {
+    Entry {
+        base: run.base,
+        end: run.end,
+        at,
+        bytes: u64::from(run.bytes),
+        append_last_ms: run.append_last_ms,
+        max_timestamp_ms: run.max_timestamp_ms,
+        holds: Holds::Runs,
+    }
 }
 
 fn owner_of(run: &RunHeader) -> RunOwner {

@@ -329,7 +329,7 @@ impl Logs {
                 let is_its = (run.cluster, run.file) == (self.boot.identity.cluster, place.file);
                 is_its
                     && (run.generation, run.log) == (place.generation, log)
-                    && run.base >= place.expected
+                    && run.base == place.expected
                     && place.pos + u64::from(run.bytes) <= flushed
             });
             let mut suspect = Suspect {

@@ -30,19 +30,20 @@ pub struct Cursor {
     /// Where the run ends; `pos` between two runs.
     run_end: u64,
     extents_left: u32,
-    /// Within a run the offset of the next extent; between two runs the next one begins there or behind.
+    /// The offset of the next extent; between two runs the one with which the next run begins. Sound bytes may be those of another
+    /// place.
     expected: Offset,
     /// One past the run's last offset; `expected` between two runs.
     run_upto: Offset,
 }
 
 impl Cursor {
-    /// In front of the run at `pos`, which begins at `expected` or behind.
+    /// In front of the run at `pos`, which begins at `expected`.
     pub fn at_run(pos: u64, expected: Offset) -> Cursor {
         Cursor { pos, run_end: pos, extents_left: 0, expected, run_upto: expected }
     }
 
-    /// The first offset that may lie here.
+    /// The offset that lies here.
     pub fn expected(&self) -> Offset {
         self.expected
     }
@@ -161,6 +162,6 @@ impl<'a> Scan<'a> {
         let owner =
             RunOwner { cluster: run.cluster, file: run.file, generation: run.generation, log: run.log };
         let fits = self.cursor.pos + u64::from(run.bytes) <= self.written;
-        owner == self.owner && fits && run.base >= self.cursor.expected
+        owner == self.owner && fits && run.base == self.cursor.expected
     }
 }

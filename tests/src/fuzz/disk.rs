@@ -72,19 +72,23 @@ pub fn run(bytes: &[u8]) -> Outcome {
 
 /// The runs of a segment, extent by extent: with all bytes there, and with those before the next one left out.
 pub fn run_scan(bytes: &[u8]) -> Outcome {
-    let owner = match RunHeader::decode(bytes) {
-        Ok(run) => {
-            RunOwner { cluster: run.cluster, file: run.file, generation: run.generation, log: run.log }
-        }
-        Err(_) => RunOwner {
-            cluster: ClusterId([0; 16]),
-            file: FileId(0),
-            generation: Generation(0),
-            log: TopicPartition { topic: TopicId([0; 16]), partition: PartitionId(0) },
-        },
+    let (owner, base) = match RunHeader::decode(bytes) {
+        Ok(run) => (
+            RunOwner { cluster: run.cluster, file: run.file, generation: run.generation, log: run.log },
+            run.base,
+        ),
+        Err(_) => (
+            RunOwner {
+                cluster: ClusterId([0; 16]),
+                file: FileId(0),
+                generation: Generation(0),
+                log: TopicPartition { topic: TopicId([0; 16]), partition: PartitionId(0) },
+            },
+            Offset(0),
+        ),
     };
     let written = (bytes.len() - bytes.len() % BLOCK) as u64;
-    let mut scan = Scan::new(bytes, 0, written, owner, Cursor::at_run(0, Offset(0)));
+    let mut scan = Scan::new(bytes, 0, written, owner, Cursor::at_run(0, base));
     let (mut extents, mut run_end, mut left) = (0, 0, 0);
     loop {
         let step = bounded("a step of a scan", 0, || scan.step());

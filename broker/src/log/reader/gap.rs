@@ -68,8 +68,9 @@ impl Seek {
         runs.find_map(|(at, block, run)| {
             let end = at + u64::from(run.bytes);
             // A damaged run held a record at least.
-            let least = if at == self.gap_at { self.gap_from } else { self.gap_from.plus(1) };
-            let follows = run.base >= least && run.end <= known.from && end <= known.at;
+            let begins_well =
+                if at == self.gap_at { run.base == self.gap_from } else { run.base > self.gap_from };
+            let follows = begins_well && run.end <= known.from && end <= known.at;
             let next = Next { at, from: run.base, append_ms: run.append_first_ms };
             let crc = RunHeader::crc_of(block);
             (owner_of(&run) == *owner && follows).then_some(Candidate { next, upto: run.end, end, crc })

@@ -483,3 +483,72 @@ fn a_file_that_is_gone_is_told_and_the_others_are_checked() {
     assert_eq!(damaged(&told[1..]), [(last.base, last.end)]);
     assert_eq!(damaged(&pass(&mut bench)), [(last.base, last.end)], "the file is told once");
 }
+
+/// commonware monorepo#4260, TigerBeetle #2653: bytes that were sound, and another's, were believed.
+#[test]
+fn a_sound_run_in_the_place_of_another_one_is_damage() {
+    let mut bench = filled();
+    let all = runs(&bench);
+    let found = bench.drive.disk.clone();
+    let (file, at, run) = &all[10];
+    let bytes = run.bytes as usize;
+    let mut others = 0;
+    for (n, (other_file, other_at, other)) in all.iter().enumerate() {
+        if n == 10 || other.bytes != run.bytes {
+            continue;
+        }
+        others += 1;
+        let misplaced = found.bytes_of(other_file)[*other_at..other_at + bytes].to_vec();
+        let mut content = found.bytes_of(file).to_vec();
+        content[*at..at + bytes].copy_from_slice(&misplaced);
+        bench.drive.disk.put(file, &content);
+        bench.restart(None);
+        bench.settle();
+        let refused = read_cold(&mut bench, log(0));
+        assert!(refused.contains(&run.base), "the run of {:?}: {refused:?} are refused", other.base);
+        let told = damaged(&pass(&mut bench));
+        assert!(
+            told.iter().any(|(from, upto)| *from <= run.base && run.base < *upto),
+            "the run of {:?}: {told:?}",
+            other.base
+        );
+        bench.drive.disk.put(file, found.bytes_of(file));
+    }
+    assert!(others > 3, "{others} runs of the same length");
+}
+
+/// Reads a log from its first record on. What is served follows what was served before, without a gap; returns the first
+/// offset of each range that is refused.
+fn read_cold(bench: &mut Bench, log: TopicPartition) -> Vec<Offset> {
+    let positions = bench.logs.positions(log).unwrap();
+    let (mut from, mut refused) = (positions.start, Vec::new());
+    while from < positions.durable {
+        let result = match bench.logs.read(log, from, positions.durable, 20_000) {
+            ReadStart::Ready(batches) => Ok(batches),
+            ReadStart::Refused(why) => Err(why),
+            ReadStart::Pending(_) => {
+                bench.outcomes.clear();
+                bench.settle();
+                let done = bench.outcomes.iter().find_map(|outcome| match outcome {
+                    Outcome::ReadDone { result, .. } => Some(result.clone()),
+                    _ => None,
+                });
+                done.expect("a cold read ends")
+            }
+            ReadStart::AtEnd => panic!("{from} is below the end"),
+        };
+        from = match result {
+            Ok(batches) => {
+                assert_eq!(batches.first, from, "nothing is passed over");
+                batches.end
+            }
+            Err(ReadRefused::Damaged { from: at, upto, .. }) => {
+                assert!(at <= from && from < upto, "{at} to {upto} at {from}");
+                refused.push(at);
+                upto
+            }
+            Err(other) => panic!("{other:?}"),
+        };
+    }
+    refused
+}
