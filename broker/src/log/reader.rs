@@ -26,7 +26,9 @@ use super::Logs;
 use super::answer::{Found, Outcome, ReadBatches, ReadRefused, ReadStart};
 use super::file_table::Segment;
 use super::index::{Answer, Entry, Holds};
+use super::scan::ENOENT;
 use super::segment::Segments;
+use super::state::LostFrames;
 use crate::limits::FileLimits;
 
 use self::gap::Seek;
@@ -187,6 +189,7 @@ impl Logs {
                         (ReadRefused::OutOfRange { .. }, None) => ReadRefused::UnknownLog,
                         (other, _) => other,
                     });
+                    let result = result.map_err(|refused| in_doubt(refused, self.condition.lost()));
                     Outcome::ReadDone { ticket, result }
                 }
                 Done::Found(result) => {
@@ -201,6 +204,7 @@ impl Logs {
                         (None, Some(log)) => search::find_in_memory(log, find.time, self.condition.lost()),
                         (None, None) => Err(ReadRefused::UnknownLog),
                     });
+                    let result = result.map_err(|refused| in_doubt(refused, self.condition.lost()));
                     Outcome::FindDone { ticket, result }
                 }
             });
@@ -568,7 +572,14 @@ impl ColdReader {
             let job = self.jobs[&ticket];
             if matches!(self.plan(&job, segments), Ok(Plan::Read { file: wanted, .. }) if wanted == file) {
                 self.waiting.retain(|t| *t != ticket);
-                self.end(ticket, job.wish.refused(ReadRefused::Fault(fault.clone())));
+                let why = match segments.table.segment(file) {
+                    // All that it held is gone; it will not come back by itself, as a drive that fails may.
+                    Some(segment) if fault.errno == ENOENT => {
+                        damaged(file, 0..segment.written, segment.base, segment.end)
+                    }
+                    _ => ReadRefused::Fault(fault.clone()),
+                };
+                self.end(ticket, job.wish.refused(why));
             }
         }
     }
@@ -697,6 +708,17 @@ fn entry_of(run: &RunHeader, at: u64) -> Entry {
 
 fn owner_of(run: &RunHeader) -> RunOwner {
     RunOwner { cluster: run.cluster, file: run.file, generation: run.generation, log: run.log }
+}
+
+/// The frames that a shard has lost may have said that a file was freed: what is not found in it then need not be damage to it.
+fn in_doubt(refused: ReadRefused, lost: Option<&LostFrames>) -> ReadRefused {
+    match (refused, lost) {
+        (ReadRefused::Damaged { file, bytes, from, upto }, Some(lost)) => {
+            let file = format!("{file}, as of before {lost}");
+            ReadRefused::Damaged { file, bytes, from, upto }
+        }
+        (refused, _) => refused,
+    }
 }
 
 fn damaged(file: FileId, bytes: Range<u64>, from: Offset, upto: Offset) -> ReadRefused {
@@ -1269,13 +1291,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_opened_ends_its_readers_with_the_fault() {
+    fn a_file_that_is_gone_is_damage_to_all_that_it_held() {
         let mut world = World::new();
         world.put(&small(2));
         world.restart();
         let name = world.segments.table.of_log(LOG).next().unwrap().0;
         world.drive.disk.remove(&datadir::data_file(Path::new("/data"), name)).unwrap();
-        assert!(matches!(world.read(0, 100), Err(ReadRefused::Fault(fault)) if fault.errno == 2));
+        let refused = world.read(0, 100).unwrap_err();
+        assert_eq!(range(&refused), (name.to_string(), Offset(0), world.end));
     }
 
     fn extents() -> impl Strategy<Value = Vec<Vec<BatchSpec>>> {

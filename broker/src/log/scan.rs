@@ -20,7 +20,7 @@ use super::journal::{SLOTS, ring_path, slot_path};
 use super::{OpenError, ShardBoot};
 use crate::datadir::{JOURNALS_FIRST, data_file};
 
-const ENOENT: i32 = 2;
+pub(super) const ENOENT: i32 = 2;
 
 /// A frame of the chain behind the checkpoint.
 pub(super) struct ChainFrame {

@@ -2,6 +2,7 @@
 //! one.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -99,8 +100,13 @@ pub(super) struct LostFrames {
 impl LostFrames {
     /// For a reader at the end of a log.
     pub(super) fn refused(&self, end: Offset) -> ReadRefused {
-        let file = format!("{} (frames {} to {})", self.file.display(), self.from, self.upto);
-        ReadRefused::Lost { file, from: end }
+        ReadRefused::Lost { file: self.to_string(), from: end }
+    }
+}
+
+impl fmt::Display for LostFrames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (frames {} to {})", self.file.display(), self.from, self.upto)
     }
 }
 
