@@ -1125,6 +1125,38 @@ mod tests {
     }
 
     #[test]
+    fn what_the_drive_has_misread_once_is_told_once() {
+        let mut world = World::new();
+        (0..12).for_each(|_| world.put(&small(4)));
+        let (file, _) = world.segments.table.of_log(LOG).next().unwrap();
+        let path = format!("/data/files/{file}");
+        world.drive.disk.flip(&path, 2 * 8192 + 50);
+        world.reader.read(LOG, Offset(16), world.end, 1, 7).unwrap();
+        let mut flipped_back = false;
+        while !world.reader.is_idle() {
+            let mut ops = Vec::new();
+            world.reader.pump(&mut world.segments, &mut ops);
+            world.segments.pump(world.drive.now(), Zeros::GoOn, &mut ops);
+            world.drive.submit(ops);
+            for event in world.drive.complete() {
+                match event {
+                    Event::Read { .. } => world.reader.on_event(event, &mut world.segments),
+                    event => world.segments.on_event(world.drive.now(), event, &mut Vec::new()),
+                }
+            }
+            let is_sought = world.reader.jobs.values().any(|job| job.seek.is_some());
+            if is_sought && !std::mem::replace(&mut flipped_back, true) {
+                world.drive.disk.flip(&path, 2 * 8192 + 50);
+            }
+            if let Some((7, Done::Batches(result))) = world.reader.take_done().pop() {
+                assert_eq!(range(&result.unwrap_err()), (file.to_string(), Offset(16), Offset(24)));
+            }
+        }
+        assert!(flipped_back);
+        assert_eq!(all(&mut world).1, []);
+    }
+
+    #[test]
     fn an_extent_header_that_is_damaged_hides_the_rest_of_its_run_and_no_other_run() {
         let mut world = World::new();
         (0..12).for_each(|_| world.put(&small(4)));

@@ -23,7 +23,7 @@ pub(super) struct Seek {
     gap_at: u64,
     /// The offset with which its run begins.
     gap_from: Offset,
-    /// The block that is looked at next. The damaged header is read once more: the drive may have erred only once.
+    /// The block that is looked at next, the damaged header first: what the drive has misread only once is not kept.
     at: u64,
     /// What may be the next run, until it is known what follows it.
     candidate: Option<Candidate>,
@@ -119,6 +119,9 @@ impl ColdReader {
             }),
         };
         match found {
+            Some((candidate, _)) if candidate.next.at == seek.gap_at => {
+                return self.seek_in_vain(&job, read, &seek, &candidate);
+            }
             Some((candidate, true)) => return self.seek_ends(&job, read, &seek, candidate.next, segment),
             Some((candidate, false)) => seek.at = candidate.next.at + BLOCK as u64,
             None => seek.at += read.len as u64,
@@ -129,6 +132,25 @@ impl ColdReader {
             return self.seek_ends(&job, read, &seek, known, segment);
         }
         self.job_mut(read).seek = Some(seek);
+        None
+    }
+
+    /// The header is sound now. Whoever wanted its run is told that it was not; the next read gets it.
+    fn seek_in_vain(
+        &mut self,
+        job: &Job,
+        read: &UnderWay,
+        seek: &Seek,
+        candidate: &Candidate,
+    ) -> Option<Done> {
+        if job.from < candidate.upto {
+            let bytes = seek.gap_at..candidate.end;
+            return Some(job.wish.refused(damaged(seek.file, bytes, seek.gap_from, candidate.upto)));
+        }
+        let cursor = Cursor::at_run(candidate.end, candidate.upto);
+        let stand = Stand { file: seek.file, generation: seek.generation, cursor };
+        let mine = self.job_mut(read);
+        (mine.seek, mine.resume) = (None, Some(stand));
         None
     }
 
@@ -149,11 +171,6 @@ impl ColdReader {
         self.places.forget(job.log, job.from);
         let mine = self.job_mut(read);
         (mine.seek, mine.resume) = (None, None);
-        if next.at == seek.gap_at {
-            // It is sound after all.
-            mine.resume = Some(stand);
-            return None;
-        }
         let damage = Entry {
             base: seek.gap_from,
             end: next.from,
