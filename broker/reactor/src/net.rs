@@ -3,9 +3,10 @@
 use std::io::{self, IoSlice};
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use nix::sys::socket::{MsgFlags, recv, sendmsg};
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::buffer::View;
 
@@ -15,11 +16,21 @@ const BACKLOG: i32 = 4096;
 /// Pieces of one send; the kernel takes 1,024 at most.
 const PIECES_MAX: usize = 64;
 
+/// Without a byte from a peer for so long, the kernel asks it whether it is still there ...
+const QUIET: Duration = Duration::from_secs(60);
+/// ... and again after this time, if it does not answer.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
+/// A connection is gone when its peer has answered nothing, or taken nothing of what was sent, for so long.
+const GONE_AFTER: Duration = Duration::from_secs(60);
+
 /// Binds and listens. Without SO_REUSEPORT, so that a port in use is refused; with SO_REUSEADDR, so that a restart need not
-/// wait for old connections to time out.
+/// wait for old connections to time out. Accepted connections inherit that the kernel ends those whose peer has vanished without a
+/// word, or never reads.
 pub fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(QUIET).with_interval(ASK_AGAIN))?;
+    socket.set_tcp_user_timeout(Some(GONE_AFTER))?;
     socket.bind(&addr.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
@@ -64,6 +75,19 @@ pub(crate) fn duplicate(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_kernel_watches_over_every_connection_that_is_accepted() {
+        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let _peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        let socket = SockRef::from(&accepted);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(
+            (socket.tcp_keepalive_time().unwrap(), socket.tcp_user_timeout().unwrap()),
+            (QUIET, Some(GONE_AFTER))
+        );
+    }
 
     #[test]
     fn a_port_in_use_is_refused() {
