@@ -87,10 +87,21 @@ pub(super) struct Connection {
     receive_bytes: usize,
     unread: Option<(View, usize)>,
     waits_for_room: bool,
-    out: Outbound,
+    pub(super) out: Outbound,
     dirty: bool,
+    /// When it began, and when its client had last taken what was sent.
+    pub(super) since_ns: u64,
+    pub(super) sent_ns: u64,
+    // When the send that is under way began.
+    sending_ns: u64,
+    /// Bytes of the receive buffer under way that count for the shard.
+    pub(super) set_aside: usize,
+    /// Since when a frame is not whole.
+    pub(super) begun_ns: Option<u64>,
     /// Requests that are not answered yet.
     pub(super) in_flight: usize,
+    /// Those of them that gather something from every shard: their replies may be large.
+    pub(super) gathering: usize,
     pub(super) subscriptions: BTreeMap<SubscriptionId, ReaderId>,
     /// Why there is no produce credit or no room for it now, as it has heard.
     pub(super) told: Option<Reason>,
@@ -103,7 +114,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    fn new(stage: Stage, receive_bytes: usize) -> Connection {
+    fn new(stage: Stage, receive_bytes: usize, now_ns: u64) -> Connection {
         Connection {
             stage,
             client_id: String::new(),
@@ -113,7 +124,13 @@ impl Connection {
             waits_for_room: false,
             out: Outbound::default(),
             dirty: false,
+            since_ns: now_ns,
+            sent_ns: now_ns,
+            sending_ns: 0,
+            set_aside: 0,
+            begun_ns: None,
             in_flight: 0,
+            gathering: 0,
             subscriptions: BTreeMap::new(),
             told: None,
             ceiling: None,
@@ -127,8 +144,18 @@ impl Connection {
         self.out.queued()
     }
 
+    /// When the send began that is under way; none: none is.
+    pub(super) fn sending_since_ns(&self) -> Option<u64> {
+        self.out.sending.map(|_| self.sending_ns)
+    }
+
     pub(super) fn is_open(&self) -> bool {
         self.stage == Stage::Open
+    }
+
+    /// Whether what its client sends is still of interest.
+    pub(super) fn is_read(&self) -> bool {
+        matches!(self.stage, Stage::Hello { .. } | Stage::Open)
     }
 
     /// Whether nothing is read from it now, so that what its client sends is not seen.
@@ -160,9 +187,10 @@ impl Shard {
 
     fn connection_begins(&mut self, socket: Socket, stage: Stage) {
         let id = ConnectionId(socket.0);
-        self.connections.insert(id, Connection::new(stage, self.limits.receive_bytes_min));
+        let now_ns = self.now.mono_ns;
+        self.connections.insert(id, Connection::new(stage, self.limits.receive_bytes_min, now_ns));
         self.pool.join(id.holder());
-        self.hello_due.push_back((self.now.mono_ns + self.limits.hello_ms * 1_000_000, id));
+        self.hello_due.push_back((now_ns + self.limits.hello_ms * 1_000_000, id));
         self.stats.connections_accepted += 1;
     }
 
@@ -177,6 +205,7 @@ impl Shard {
         let id = ConnectionId(socket.0);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.receiving = false;
+        self.held.set_aside -= std::mem::take(&mut connection.set_aside);
         match (connection.stage, result) {
             (Stage::Ending | Stage::Closing, _) => {}
             (_, Ok(0) | Err(_)) => self.connection_end(id),
@@ -200,11 +229,10 @@ impl Shard {
                 Stage::Leaving { to } => return self.connection_hand_over(id, to, &bytes, ops),
                 Stage::Ending | Stage::Closing => return,
             };
-            if connection.queued() > self.limits.out_bytes_max
-                || connection.in_flight >= self.limits.in_flight_max
-            {
+            let in_flight = connection.in_flight;
+            if in_flight >= self.limits.in_flight_max || self.is_full_for(&self.connections[&id]) {
                 self.stats.receive_pauses += 1;
-                connection.unread = Some((bytes, at));
+                self.connection_mut(id).unread = Some((bytes, at));
                 return;
             }
             match frame::split(&bytes[at..], length_max) {
@@ -212,6 +240,7 @@ impl Shard {
                     let body_at = at + frame.body_at();
                     let frame_at = at;
                     at += frame.len();
+                    self.connection_mut(id).begun_ns = None;
                     if self.route(id, &frame, &bytes, body_at, ops) == Flow::Again {
                         return self.connection_waits_for_room(id, bytes, frame_at);
                     }
@@ -224,6 +253,9 @@ impl Shard {
                     }
                 }
                 Ok(Split::Incomplete { needed }) => {
+                    let now_ns = self.now.mono_ns;
+                    let begun_ns = &mut self.connection_mut(id).begun_ns;
+                    *begun_ns = begun_ns.or(Some(now_ns)).filter(|_| at < bytes.len());
                     if let Err(refusal) = self.may_be_large(id, &bytes[at..], needed) {
                         return self.connection_distrust(id, &bytes[at..], refusal);
                     }
@@ -269,7 +301,7 @@ impl Shard {
             return Ok(Flow::Next);
         }
         if !self.is_open(id) {
-            return Err(Refusal::HelloNeeded { again: false });
+            return self.hello_missing(id, frame);
         }
         let asker = Asker::Connection { id, correlation: frame.correlation, api };
         match api {
@@ -364,19 +396,6 @@ impl Shard {
         }
     }
 
-    /// Whether memory may be set aside for a frame of `needed` bytes: a large produce needs credit to begin.
-    fn may_be_large(&self, id: ConnectionId, begun: &[u8], needed: usize) -> Result<(), Refusal> {
-        let is_produce = begun.get(LENGTH_LEN) == Some(&Api::Produce.number());
-        if !is_produce || needed <= self.limits.receive_bytes_max {
-            return Ok(());
-        }
-        let (received, limit) = self.pool.counters(id.holder());
-        if received < limit {
-            return Ok(());
-        }
-        Err(Refusal::OutOfCredit { limit, received })
-    }
-
     /// The stream cannot be trusted any more: say why and close.
     fn connection_distrust(&mut self, id: ConnectionId, begun: &[u8], refusal: Refusal) {
         let (api, correlation) = frame::claimed(begun);
@@ -392,10 +411,13 @@ impl Shard {
         begun: Option<(View, usize, usize)>,
         ops: &mut Vec<Op>,
     ) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(connection) = self.connections.get(&id) else { return };
         assert!(!connection.receiving, "one receive at a time");
-        let buf = receive_buffer(connection.receive_bytes, begun);
-        connection.receiving = true;
+        let buf = receive_buffer(self.receive_bytes(connection.receive_bytes), begun);
+        let set_aside = self.counted(id, &buf, buf.capacity());
+        self.held.set_aside += set_aside;
+        let connection = self.connection_mut(id);
+        (connection.receiving, connection.set_aside) = (true, set_aside);
         ops.push(Op::Receive { socket: id.socket(), buf });
     }
 
@@ -408,7 +430,7 @@ impl Shard {
     /// Queues a small frame.
     pub(super) fn send(&mut self, id: ConnectionId, encode: impl FnOnce(&mut Vec<u8>)) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        connection.out.put(encode);
+        self.held.queued += connection.out.put(encode);
         if !connection.dirty {
             connection.dirty = true;
             self.dirty.push(id);
@@ -424,7 +446,7 @@ impl Shard {
     ) {
         self.send(id, encode_head);
         if let Some(connection) = self.connections.get_mut(&id) {
-            views.into_iter().for_each(|view| connection.out.put_view(view));
+            self.held.queued += views.into_iter().map(|view| connection.out.put_view(view)).sum::<usize>();
         }
     }
 
@@ -440,7 +462,7 @@ impl Shard {
     }
 
     fn connection_send(&mut self, id: ConnectionId, ops: &mut Vec<Op>) {
-        let views_max = self.limits.send_views_max;
+        let (views_max, now_ns) = (self.limits.send_views_max, self.now.mono_ns);
         let connection = self.connection_mut(id);
         if connection.out.sending.is_some() || connection.stage == Stage::Closing {
             return;
@@ -453,6 +475,7 @@ impl Shard {
             return;
         }
         let views = connection.out.take(views_max);
+        connection.sending_ns = now_ns;
         self.stats.sends += 1;
         ops.push(Op::Send { socket: id.socket(), views, tag: Tag(0) });
     }
@@ -463,9 +486,11 @@ impl Shard {
         let out_bytes_max = self.limits.out_bytes_max;
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let sent = connection.out.sending.take().unwrap_or(0);
+        self.held.queued -= sent;
+        connection.sent_ns = self.now.mono_ns;
         self.stats.bytes_sent += sent as u64;
         if result.is_err() {
-            connection.out = Outbound::default();
+            self.held.queued -= std::mem::take(&mut connection.out).queued();
             self.connection_end(id);
         } else if connection.queued() <= out_bytes_max / 2 {
             let held = std::mem::take(&mut connection.held_readers);
@@ -485,11 +510,11 @@ impl Shard {
     /// Goes on with what was left unread, once there is room again.
     pub(super) fn connection_resume(&mut self, id: ConnectionId, ops: &mut Vec<Op>) {
         let limits = self.limits;
-        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(connection) = self.connections.get(&id) else { return };
         let room =
             connection.queued() <= limits.out_bytes_max / 2 && connection.in_flight < limits.in_flight_max;
-        let go = room && !connection.waits_for_room;
-        if let Some((bytes, at)) = connection.unread.take_if(|_| go) {
+        let go = room && !connection.waits_for_room && !self.is_full_for(connection);
+        if let Some((bytes, at)) = self.connection_mut(id).unread.take_if(|_| go) {
             self.connection_process(id, bytes, at, ops);
         }
     }
@@ -529,7 +554,9 @@ impl Shard {
     pub(super) fn connection_closed(&mut self, socket: Socket) {
         let id = ConnectionId(socket.0);
         self.connection_end(id);
-        self.connections.remove(&id);
+        if let Some(mut connection) = self.connections.remove(&id) {
+            self.held_by_none(&mut connection);
+        }
     }
 
     /// Closes connections that have not said hello in time.
@@ -538,6 +565,8 @@ impl Shard {
             let silent = self.connections.get(&id).is_some_and(|c| matches!(c.stage, Stage::Hello { .. }));
             if silent {
                 self.stats.hello_timeouts += 1;
+                let refusal = Refusal::HelloLate { hello_ms: self.limits.hello_ms };
+                self.refuse(id, 0, Api::Hello.number(), &refusal);
                 self.connection_end(id);
             }
         }

@@ -99,6 +99,11 @@ impl Shard {
             let rule = format!("{} is in use on this connection", request.subscription.0);
             return Err(Refusal::Invalid { field: "subscription", rule });
         }
+        let shard_limit = self.limits.subscriptions_total_max;
+        if self.readers.len() >= shard_limit {
+            let (limit, current) = (shard_limit as u64, self.readers.len() as u64);
+            return Err(Refusal::Limit { what: "subscriptions of a shard", limit, current });
+        }
         if connection.subscriptions.len() >= limit {
             let current = connection.subscriptions.len() as u64;
             return Err(Refusal::Limit {
@@ -210,16 +215,20 @@ impl Shard {
 
     /// Bytes that the reader's connection can take now; none: the reader is held until it can.
     fn connection_left(&mut self, id: ReaderId) -> Option<u64> {
-        let reader = self.readers.get_mut(&id)?;
-        let connection = self.connections.get_mut(&reader.connection)?;
-        let full = connection.queued() > self.limits.out_bytes_max;
+        let reader = self.readers.get(&id)?;
+        let connection_id = reader.connection;
+        let connection = self.connections.get(&connection_id)?;
         let left = connection.ceiling.map_or(u64::MAX, |ceiling| ceiling.left());
-        if full || left == 0 {
-            reader.state = State::Held;
-            connection.held_readers.push(id);
-            return None;
+        let waits_for_its_own = left == 0 || self.is_full_for(connection);
+        if !waits_for_its_own && !self.is_queued_most_for(connection) {
+            return Some(left);
         }
-        Some(left)
+        self.reader_state(id, State::Held);
+        match waits_for_its_own {
+            true => self.connection_mut(connection_id).held_readers.push(id),
+            false => self.wait_for_less_queued(id),
+        }
+        None
     }
 
     /// A read from the drive has ended.
@@ -424,7 +433,10 @@ impl Shard {
         let period_ns = self.limits.heartbeat_ms * 1_000_000;
         while let Some((_, id)) = self.heartbeat_due.pop_front_if(|(due, _)| *due <= now_ns) {
             let Some(reader) = self.readers.get_mut(&id) else { continue };
-            if now_ns - reader.quiet_since_ns >= period_ns
+            // Who has not read the last one needs no further: heartbeats alone would fill the queue of a client that never reads.
+            let has_read = self.connections.get(&reader.connection).is_some_and(|c| c.queued() == 0);
+            if has_read
+                && now_ns - reader.quiet_since_ns >= period_ns
                 && let Some(positions) = self.logs.positions(reader.log)
             {
                 reader.quiet_since_ns = now_ns;

@@ -7,13 +7,15 @@ use tidegate_protocol::ids::ShardId;
 use tidegate_reactor::buffer::View;
 use tidegate_reactor::op::{Op, ShardIndex};
 
-use super::connection::{ConnectionId, Stage};
+use super::connection::{ConnectionId, Flow, Stage};
 use super::mail::Mail;
 use super::reply::Refusal;
 use super::{Phase, Shard};
 
 /// The version of the protocol that this broker speaks.
 const PROTOCOL_VERSION: u16 = 1;
+/// Bytes of a client's name for itself, which is kept as long as its connection.
+const CLIENT_ID_BYTES_MAX: usize = 255;
 
 impl Shard {
     /// Answers the first frame, or sends the socket where it wants to go.
@@ -37,6 +39,15 @@ impl Shard {
         }
     }
 
+    /// A connection begins with something else. It is ended: a socket that waits to send cannot be handed to another shard
+    /// should a hello follow.
+    pub(super) fn hello_missing(&mut self, id: ConnectionId, frame: &Frame<'_>) -> Result<Flow, Refusal> {
+        let refusal = Refusal::HelloNeeded { again: false };
+        self.refuse(id, frame.correlation, frame.api_number, &refusal);
+        self.connection_end(id);
+        Ok(Flow::Next)
+    }
+
     fn hello_decided(
         &mut self,
         at_home: bool,
@@ -46,6 +57,11 @@ impl Shard {
         if !(request.version_min..=request.version_max).contains(&PROTOCOL_VERSION) {
             let (min, max) = (request.version_min, request.version_max);
             return Err(Refusal::ProtocolVersion { min, max, ours: PROTOCOL_VERSION });
+        }
+        if request.client_id.len() > CLIENT_ID_BYTES_MAX {
+            let rule =
+                format!("has {} bytes, at most {CLIENT_ID_BYTES_MAX} are kept", request.client_id.len());
+            return Err(Refusal::Invalid { field: "client_id", rule });
         }
         if self.phase != Phase::Serving {
             return Err(self.not_ready());
@@ -101,7 +117,9 @@ impl Shard {
         bytes: &View,
         ops: &mut Vec<Op>,
     ) {
-        self.connections.remove(&id);
+        if let Some(mut connection) = self.connections.remove(&id) {
+            self.held_by_none(&mut connection);
+        }
         self.pool.leave(id.holder());
         self.stats.connections_handed_over += 1;
         let letter = Box::new(Mail::HandOver { bytes: bytes.to_vec() });

@@ -17,16 +17,26 @@ pub struct ShardLimits {
     pub connections_max: usize,
     /// Subscriptions of one connection.
     pub subscriptions_max: usize,
+    /// Subscriptions of the shard.
+    pub subscriptions_total_max: usize,
     /// Requests of one connection that are not answered yet; at the cap nothing more is read from it.
     pub in_flight_max: usize,
     /// Bytes queued to one connection above which nothing more is read from it and its subscriptions wait.
     pub out_bytes_max: usize,
+    /// Bytes queued to all connections above which no subscription is served; above half of it none whose connection has
+    /// something queued, above three quarters none of a newcomer.
+    pub out_total_bytes_max: usize,
     /// Views in one send.
     pub send_views_max: usize,
     /// Bytes that a connection's receive buffer begins with, in bytes; it grows with what comes.
     pub receive_bytes_min: usize,
     /// Largest receive buffer for more than one frame, in bytes.
     pub receive_bytes_max: usize,
+    /// Bytes of all receive buffers beyond the first of each connection and what produce credit has promised.
+    pub receive_total_bytes_max: usize,
+    /// Milliseconds after which a connection is ended that goes on with nothing while a cap on either of these totals is
+    /// reached: its frame is not whole, or its client has not read.
+    pub held_ms: u64,
     /// Produce credit.
     pub produce: PoolLimits,
     /// Milliseconds without a byte after which a connection that holds produce credit is ended, if others wait for some.
@@ -72,11 +82,15 @@ impl Default for ShardLimits {
             page_bytes: 512 << 10,
             connections_max: 20_000,
             subscriptions_max: 4_096,
+            subscriptions_total_max: 50_000,
             in_flight_max: 4_096,
             out_bytes_max: 1 << 20,
+            out_total_bytes_max: 64 << 20,
             send_views_max: 256,
             receive_bytes_min: 4 << 10,
             receive_bytes_max: 256 << 10,
+            receive_total_bytes_max: 64 << 20,
+            held_ms: 5_000,
             produce: PoolLimits {
                 pool_bytes: 128 << 20,
                 overshoot_bytes: FRAME_BYTES_MAX as u64,
@@ -132,6 +146,11 @@ impl ShardLimits {
         assert!(self.produce.start_bytes <= self.produce.window_bytes);
         assert!(self.credit_idle_ms <= self.credit_held_ms);
         assert!(self.receive_bytes_min <= self.receive_bytes_max);
+        assert!(
+            self.control_bytes_max as usize <= self.receive_total_bytes_max,
+            "one frame may be set aside"
+        );
+        assert!(self.out_bytes_max <= self.out_total_bytes_max);
         assert!(self.read_bytes_max <= self.turn_read_bytes_max);
         assert!(self.in_flight_max > 0 && self.send_views_max > 1 && self.producer_ids_lease > 0);
     }

@@ -6,7 +6,7 @@
 //! frame.
 //!
 //! Reading order: this file (what a shard has, and its turn), `connection` (bytes in, where a frame goes, frames out), `produce`
-//! and `fetch` (the two stories of the data path), `damage`, `hello`, `outbound`, `credit`, `orders` (topics and producer ids),
+//! and `fetch` (the two stories of the data path), `damage`, `hello`, `outbound`, `held` (memory of connections), `credit`, `orders` (topics and producer ids),
 //! `offset`, `internal` (the logs under the last two), `describe`, `mail` (other shards), `reply` (how a refusal is told),
 //! `stats`, `limits`.
 
@@ -15,6 +15,7 @@ mod credit;
 mod damage;
 mod describe;
 mod fetch;
+mod held;
 mod hello;
 mod internal;
 mod limits;
@@ -43,6 +44,7 @@ pub use self::mail::{Order, Report};
 use self::connection::{Connection, ConnectionId};
 use self::damage::Damage;
 use self::fetch::{Reader, ReaderId};
+use self::held::Held;
 use self::internal::Restore;
 use self::mail::{AskedElsewhere, Asker, Mail};
 use self::offset::OffsetsLogs;
@@ -182,6 +184,7 @@ pub struct Shard {
     fault_told: bool,
     hello_due: VecDeque<(u64, ConnectionId)>,
     next_shard: u16,
+    held: Held,
 
     topics: TopicTable,
     topics_known: bool,
@@ -255,6 +258,7 @@ impl Shard {
             fault_told: false,
             hello_due: VecDeque::new(),
             next_shard: 0,
+            held: Held::default(),
             topics,
             topics_known: false,
             partitions: BTreeMap::new(),
@@ -358,6 +362,7 @@ impl Shard {
         match tag {
             TAG_TICK => {
                 self.connections_tick();
+                self.held_tick(ops);
                 self.credit_tick();
                 self.credit_explain();
                 self.try_for_room = true;
@@ -391,6 +396,7 @@ impl Shard {
             for what in std::mem::take(&mut self.notices) {
                 ops.push(Op::Report { letter: Box::new(Report::Damaged { shard: self.me, what }) });
             }
+            self.held_wake();
             self.fetch_turn();
             for id in std::mem::take(&mut self.resumable) {
                 self.connection_resume(id, ops);
@@ -532,6 +538,7 @@ impl Shard {
     pub fn check(&self) {
         self.logs.check();
         self.pool.check_invariants();
+        self.held_check();
         self.topics.check_invariants();
         let named: usize = self.connections.values().map(|c| c.subscriptions.len()).sum();
         assert_eq!(named, self.readers.len(), "every reader is named by one connection");

@@ -20,8 +20,13 @@ pub(super) enum Part {
     View(View),
 }
 
+/// A view that is so much smaller than the memory that it keeps alive is copied: that memory counts for the logs only as long as
+/// they need it, and a client may leave the view unread for longer.
+const PINNED_MAX: usize = 16;
+
 impl Outbound {
-    pub(super) fn put(&mut self, encode: impl FnOnce(&mut Vec<u8>)) {
+    /// Returns the bytes that it has added.
+    pub(super) fn put(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> usize {
         let before = self.frames.len();
         encode(&mut self.frames);
         let added = self.frames.len() - before;
@@ -30,11 +35,18 @@ impl Outbound {
             Some(Part::Frames(bytes)) => *bytes += added,
             _ => self.parts.push_back(Part::Frames(added)),
         }
+        added
     }
 
-    pub(super) fn put_view(&mut self, view: View) {
+    /// Likewise.
+    pub(super) fn put_view(&mut self, view: View) -> usize {
+        if view.pinned() / PINNED_MAX > view.len() {
+            return self.put(|out| out.extend_from_slice(&view));
+        }
         self.bytes += view.len();
+        let added = view.len();
         self.parts.push_back(Part::View(view));
+        added
     }
 
     /// The first `views_max` parts. The small frames among them are copied into one buffer.

@@ -34,6 +34,8 @@ pub(super) enum Refusal {
     ProtocolVersion { min: u16, max: u16, ours: u16 },
     NotReady { state: &'static str },
     HelloNeeded { again: bool },
+    HelloLate { hello_ms: u64 },
+    FrameLate { held_ms: u64 },
     Invalid { field: &'static str, rule: String },
     Batch(BatchError),
     UnknownTopicId { topic: TopicId },
@@ -139,11 +141,9 @@ impl Refusal {
             Refusal::NotReady { state } => {
                 error(ErrorCode::NotReady, format!("the broker is {state}")).hint("try again in a moment")
             }
-            Refusal::HelloNeeded { again } => {
-                let cause =
-                    if *again { "a second hello on this connection" } else { "a request before hello" };
-                error(ErrorCode::HelloNeeded, cause.to_owned()).hint("send hello first, and once")
-            }
+            Refusal::HelloNeeded { again } => hello_needed(*again),
+            Refusal::HelloLate { hello_ms } => hello_late(*hello_ms),
+            Refusal::FrameLate { held_ms } => frame_late(*held_ms),
             Refusal::Invalid { field, rule } => {
                 let mut body = error(ErrorCode::InvalidRequest, format!("{field} {rule}"));
                 body.field = (*field).to_owned();
@@ -241,6 +241,22 @@ fn protocol_version(min: u16, max: u16, ours: u16) -> ErrorBody {
     error(ErrorCode::UnsupportedVersion, cause)
         .limited("protocol version", i64::from(ours), i64::from(max))
         .hint("use versions of client and broker that overlap")
+}
+
+fn hello_needed(again: bool) -> ErrorBody {
+    let cause = if again { "a second hello on this connection" } else { "a request before hello" };
+    error(ErrorCode::HelloNeeded, cause.to_owned()).hint("send hello first, and once")
+}
+
+fn hello_late(hello_ms: u64) -> ErrorBody {
+    error(ErrorCode::HelloNeeded, format!("no hello has come within {hello_ms} ms"))
+        .hint("send hello as soon as the connection is there")
+}
+
+fn frame_late(held_ms: u64) -> ErrorBody {
+    let cause =
+        format!("a frame has not come whole within {held_ms} ms, while memory for such frames was used up");
+    error(ErrorCode::LimitReached, cause).hint("connect again, and send a frame without pauses")
 }
 
 fn unknown_partition(name: &str, partitions: i32, found: PartitionId) -> ErrorBody {

@@ -33,6 +33,8 @@ counters! {
     connections_accepted,
     connections_handed_over,
     hello_timeouts,
+    late_frames_ended,
+    deaf_connections_ended,
     streams_distrusted,
     frames_received,
     bytes_received,
@@ -111,6 +113,8 @@ impl Shard {
         let gauges = [
             ("connections", self.connections.len()),
             ("subscriptions", self.readers.len()),
+            ("queued_bytes", self.held.queued),
+            ("set_aside_bytes", self.held.set_aside),
             ("partitions", self.partitions.len()),
             ("topics", self.topics.topics().count()),
             ("credit_waiting", self.pool.waiting()),
@@ -147,6 +151,7 @@ impl Shard {
         ops: &mut Vec<Op>,
     ) {
         self.request_begins(connection);
+        self.gathering_changes(connection, 1);
         self.gathers_made += 1;
         let gather = self.gathers_made;
         // One more than is asked, so that answers that come at once do not end it too early.
@@ -175,11 +180,18 @@ impl Shard {
             (_, Ok(_)) => unreachable!("each request has its own kind of answer"),
             (_, Err(refusal)) => {
                 let failed = self.gathers.remove(&gather).expect("looked up above");
+                self.gathering_changes(failed.connection, -1);
                 self.connection_answered(failed.connection);
                 return self.refuse(failed.connection, failed.correlation, failed.api.number(), &refusal);
             }
         }
         self.gathered_part(gather);
+    }
+
+    fn gathering_changes(&mut self, id: ConnectionId, by: isize) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.gathering = connection.gathering.checked_add_signed(by).expect("each ends once");
+        }
     }
 
     fn gathered_part(&mut self, gather: u64) {
@@ -190,6 +202,7 @@ impl Shard {
         }
         let Gather { connection, correlation, what, .. } =
             self.gathers.remove(&gather).expect("looked up above");
+        self.gathering_changes(connection, -1);
         self.connection_answered(connection);
         match what {
             Gathering::Describe(mut reply) => {

@@ -212,5 +212,8 @@ pub fn shard_limits(shape: &Shape) -> ShardLimits {
     limits.topics.batch_bytes_max = batch_bytes_max;
     limits.topics.partitions_per_topic_max = 16;
     limits.page_bytes = 1024;
+    limits.out_bytes_max = 32 << 10;
+    limits.out_total_bytes_max = 64 << 10;
+    limits.held_ms = 100;
     limits
 }

@@ -2,6 +2,7 @@
 
 mod connection;
 mod fetch;
+mod held;
 mod orders;
 mod produce;
 mod restart;
@@ -38,7 +39,7 @@ use tidegate_protocol::ids::{
     ClusterId, Incarnation, JournalId, LeaderEpoch, NodeId, Offset, PartitionId, ProducerEpoch, ProducerId,
     Sequence, ShardId, TopicId, TopicPartition,
 };
-use tidegate_reactor::buffer::Buffer;
+use tidegate_reactor::buffer::{Buffer, View};
 use tidegate_reactor::disk::{Disk, DiskFile};
 use tidegate_reactor::op::{
     Event, Fault, File, FreeSpace, Loop, Now, Op, OpenHow, ShardIndex, Socket, Tag, Turn,
@@ -202,12 +203,17 @@ impl Node {
                     let result = Err(Fault { what: "receive".to_owned(), errno: 125 });
                     core.events.push(Event::Received { socket, buf, result });
                 }
+                if let Some(tag) = pipe.sending.take() {
+                    let result = Err(Fault { what: "send".to_owned(), errno: 125 });
+                    core.events.push(Event::Sent { socket, tag, result });
+                }
                 core.events.push(Event::Closed { socket });
             }
             Op::HandOver { socket, to, letter } => {
                 core.events.push(Event::HandedOver { socket, result: Ok(()) });
                 let pipe = self.sockets.get_mut(&socket).expect("a socket of this node");
-                assert!(pipe.receiving.is_none(), "a socket that leaves has no op under way");
+                let idle = pipe.receiving.is_none() && pipe.sending.is_none();
+                assert!(idle, "a socket that leaves has no op under way");
                 pipe.shard = usize::from(to.0);
                 self.shards[pipe.shard].events.push(Event::Arrived { socket, letter });
             }
