@@ -61,6 +61,27 @@ impl Ledger {
         self.promises.lock().expect("no holder panics").clone()
     }
 
+    /// The number of the next record, for a caller that produces by itself.
+    pub fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Notes what became of a record of that number.
+    pub fn note(&self, id: u64, outcome: tidegate::Result<tidegate::Ack>, seen_at: u64) {
+        match outcome {
+            Ok(ack) => self.promises.lock().expect("no holder panics").push(Promise {
+                partition: ack.partition,
+                offset: ack.offset,
+                id,
+                seen_at,
+            }),
+            Err(error) => {
+                let mut refused = self.refused.lock().expect("no holder panics");
+                *refused.entry(error.kind()).or_default() += 1;
+            }
+        }
+    }
+
     /// Produces to `topic` with acks=1 until `stop`, with up to `in_flight` records waiting, and notes each ack.
     pub async fn produce(
         self: Arc<Self>,
@@ -76,22 +97,12 @@ impl Ledger {
         let ledger = Arc::clone(&self);
         let collector = tokio::spawn(async move {
             while let Some((id, ticket)) = tickets.recv().await {
-                match ticket.await {
-                    Ok(ack) => ledger.promises.lock().expect("no holder panics").push(Promise {
-                        partition: ack.partition,
-                        offset: ack.offset,
-                        id,
-                        seen_at: witness(),
-                    }),
-                    Err(error) => {
-                        let mut refused = ledger.refused.lock().expect("no holder panics");
-                        *refused.entry(error.kind()).or_default() += 1;
-                    }
-                }
+                let outcome = ticket.await;
+                ledger.note(id, outcome, witness());
             }
         });
         while !stop.load(Ordering::SeqCst) {
-            let id = self.next_id.fetch_add(1, Ordering::SeqCst);
+            let id = self.next_id();
             let value = value_of(id);
             let ticket = match producer.enqueue(Record::keyed(&id.to_le_bytes(), &value)).await {
                 Ok(ticket) => ticket,

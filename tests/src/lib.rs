@@ -12,5 +12,6 @@ pub mod operator;
 pub mod partitions;
 pub mod process;
 pub mod result;
+pub mod scenario;
 pub mod sim;
 pub mod soak;

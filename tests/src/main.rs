@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use tests::fuzz::command as fuzz;
+use tests::scenario::{self, Finding};
 use tests::sim::command as sim;
 use tests::{card, corrupt, crash, faults, kill, partitions, result, soak};
 
@@ -96,18 +97,8 @@ async fn main() -> ExitCode {
             Ok(whole("crash", report.images, report.is_well()))
         }),
         Harness::Faults(args) => {
-            let findings = faults::run(&args, |finding| {
-                let (word, text) = (finding.ended.word(), finding.ended.text());
-                println!("{word:7} {:18} {:5.1} s  {text}", finding.name, finding.lasted.as_secs_f64());
-            })
-            .await;
-            let count = |word| findings.iter().filter(|f| f.ended.word() == word).count() as u64;
-            println!("{} skipped", count("skipped"));
-            let is_well = faults::is_well(&findings, args.allow_skips);
-            // A scenario that could not run and was not allowed to be left out has shown nothing.
-            let failed = if is_well { 0 } else { (findings.len() as u64 - count("passed")).max(1) };
-            result::write(args.output.as_deref(), faults::json(&findings, is_well))
-                .map(|()| ("faults", count("passed"), failed))
+            let findings = faults::run(&args, |finding| println!("{}", finding.line())).await;
+            told("faults", &findings, args.allow_skips, args.output.as_deref())
         }
         Harness::Fuzz(args) => {
             fuzz::fuzz_all(&args).map_err(io::Error::other).map(|(text, targets, is_well)| {
@@ -157,4 +148,21 @@ async fn main() -> ExitCode {
 /// Name, passed and failed of a harness whose parts pass or fail together.
 fn whole(name: &'static str, parts: u64, is_well: bool) -> (&'static str, u64, u64) {
     if is_well { (name, parts, 0) } else { (name, 0, 1) }
+}
+
+/// Name, passed and failed of a harness of scenarios, with its summary said and written.
+#[expect(clippy::print_stdout, reason = "a harness speaks to its operator")]
+fn told(
+    name: &'static str,
+    findings: &[Finding],
+    allow_skips: bool,
+    output: Option<&Path>,
+) -> io::Result<(&'static str, u64, u64)> {
+    println!("{} skipped", scenario::count(findings, "skipped"));
+    let is_well = scenario::is_well(findings, allow_skips);
+    let passed = scenario::count(findings, "passed");
+    // A scenario that could not run and was not allowed to be left out has shown nothing.
+    let failed = if is_well { 0 } else { (findings.len() as u64 - passed).max(1) };
+    result::write(output, scenario::json(name, findings, is_well))?;
+    Ok((name, passed, failed))
 }
