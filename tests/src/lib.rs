@@ -1,4 +1,5 @@
 //! Everything that needs more than one file of the product.
+pub mod abuse;
 pub mod card;
 pub mod contract;
 pub mod corrupt;

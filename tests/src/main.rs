@@ -11,7 +11,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use tests::fuzz::command as fuzz;
 use tests::scenario::{self, Finding};
 use tests::sim::command as sim;
-use tests::{card, corrupt, crash, faults, kill, partitions, result, soak};
+use tests::{abuse, card, corrupt, crash, faults, kill, partitions, result, soak};
 
 /// Counts what is asked of it, for the bounds that `fuzz` checks.
 #[global_allocator]
@@ -28,6 +28,9 @@ struct Args {
 enum Harness {
     /// Make the page of what the harnesses have shown, from their result files.
     Card(card::CardArgs),
+    /// Abuse the real broker's connections while a well-behaved client is measured beside: slow, deaf and vanishing clients,
+    /// 10,000 idle ones, storms, absurd lengths, compression bombs, garbage.
+    Abuse(abuse::AbuseArgs),
     /// Flip bits in every structure of a data directory, stopped and running.
     Corrupt(corrupt::CorruptArgs),
     /// Recover the real broker from crash states of a real filesystem. Needs root, /dev/fuse and loop devices.
@@ -52,13 +55,15 @@ impl Harness {
     /// Its name and the file that its result goes to, where a run may break off without one.
     fn output(&self) -> Option<(&'static str, PathBuf)> {
         let (name, path) = match self {
+            Harness::Abuse(args) => ("abuse", &args.output),
             Harness::Corrupt(args) => ("corrupt", &args.output),
             Harness::Crash(args) => ("crash", &args.output),
             Harness::Faults(args) => ("faults", &args.output),
             Harness::Fuzz(args) => ("fuzz", &args.output),
             Harness::Kill(args) => ("kill", &args.output),
             Harness::Partitions(args) => ("partitions", &args.output),
-            Harness::Card(_) | Harness::Sim(_) | Harness::Soak(_) => return None,
+            Harness::Sim(args) => ("sim", &args.output),
+            Harness::Card(_) | Harness::Soak(_) => return None,
         };
         Some((name, path.clone()?))
     }
@@ -96,6 +101,10 @@ async fn main() -> ExitCode {
             result::write(args.output.as_deref(), report.json(args.fs))?;
             Ok(whole("crash", report.images, report.is_well()))
         }),
+        Harness::Abuse(args) => {
+            let findings = abuse::run(&args, |finding| println!("{}", finding.line())).await;
+            told("abuse", &findings, args.allow_skips, args.output.as_deref())
+        }
         Harness::Faults(args) => {
             let findings = faults::run(&args, |finding| println!("{}", finding.line())).await;
             told("faults", &findings, args.allow_skips, args.output.as_deref())
