@@ -200,7 +200,7 @@ impl World {
             if round == 0 {
                 world.create(&client).await?;
             }
-            world.produce(&client, &mut ends, 150).await?;
+            world.produce(&client, &mut ends, 80).await?;
             if round == 0 {
                 world.commit(&client).await?;
             }
