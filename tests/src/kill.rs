@@ -97,6 +97,7 @@ pub async fn run(args: &KillArgs) -> io::Result<KillReport> {
                 .map_err(io::Error::other)?;
         }
         let wanted = ledger.len() + 200 + random.below(3_000) as usize;
+        let orders_wanted = operator.orders() + 1 + random.below(40);
         let producers: Vec<_> = [1, 50, 500]
             .into_iter()
             .map(|in_flight| {
@@ -111,12 +112,14 @@ pub async fn run(args: &KillArgs) -> io::Result<KillReport> {
             .collect();
         let orders = tokio::spawn(Arc::clone(&operator).work(broker.server(), TOPIC.to_owned()));
         let acked = async {
-            while ledger.len() < wanted {
+            while ledger.len() < wanted || operator.orders() < orders_wanted {
                 tokio::time::sleep(Duration::from_micros(200)).await;
             }
         };
         tokio::time::timeout(Duration::from_secs(60), acked).await.map_err(|_| {
-            io::Error::other(format!("cycle {cycle}: {} acks, {wanted} wanted, after 60 s", ledger.len()))
+            let (acks, orders) = (ledger.len(), operator.orders());
+            let wanted = format!("{wanted} acks and {orders_wanted} orders wanted");
+            io::Error::other(format!("cycle {cycle}: {wanted}, {acks} and {orders} after 60 s"))
         })?;
         broker.kill()?;
         for producer in producers {
