@@ -36,8 +36,9 @@ impl BrokerProcess {
         data: &Path,
         arguments: &[&str],
     ) -> io::Result<BrokerProcess> {
-        let port_file = data.with_extension("port");
-        let _ = std::fs::remove_file(&port_file);
+        // Not beside the data: that drive may be full.
+        let dir = tempfile::tempdir()?;
+        let port_file = dir.path().join("port");
         let log = std::fs::OpenOptions::new().create(true).append(true).open(data.with_extension("log"))?;
         let started = Instant::now();
         let mut child = command
