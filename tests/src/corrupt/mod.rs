@@ -20,6 +20,7 @@ use tidegate_protocol::ids::{JournalId, TopicId};
 use self::places::{Run, Small};
 use self::world::{End, Seen, World};
 use crate::process::BrokerProcess;
+use crate::result;
 
 /// What to run.
 #[derive(Clone, Debug, clap::Args)]
@@ -82,17 +83,14 @@ pub async fn run(args: &CorruptArgs) -> io::Result<Vec<Case>> {
     all.extend(planned(When::RunningUntilTheNextStart, redundant(&world)?));
     all.retain(|planned| planned.title().contains(&args.only));
     let cases = run_beside(&world, &all)?;
-    if let Some(path) = &args.output {
-        let all: Vec<_> = cases
-            .iter()
-            .map(|case| {
-                json!({ "structure": case.structure, "detected_by": case.detected_by, "outcome": case.outcome, "failure": case.failure })
-            })
-            .collect();
-        let passed = cases.iter().all(|case| case.failure.is_none());
-        let text = json!({ "harness": "corrupt", "passed": passed, "cases": all });
-        std::fs::write(path, format!("{text:#}\n"))?;
-    }
+    let all: Vec<_> = cases
+        .iter()
+        .map(|case| {
+            json!({ "structure": case.structure, "detected_by": case.detected_by, "outcome": case.outcome, "failure": case.failure })
+        })
+        .collect();
+    let passed = cases.iter().all(|case| case.failure.is_none());
+    result::write(args.output.as_deref(), json!({ "harness": "corrupt", "passed": passed, "cases": all }))?;
     Ok(cases)
 }
 
