@@ -6,7 +6,7 @@ use tidegate_reactor::buffer::{BLOCK, Buffer, View};
 use tidegate_reactor::op::Now;
 
 use super::super::disk::OneFlush;
-use super::super::net::Reading;
+use super::super::net::{PeerOp, Reading};
 use super::*;
 
 fn world(seed: u64) -> World {
