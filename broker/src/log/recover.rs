@@ -6,6 +6,7 @@
 //! been flushed: after a kill the drive may hold it in its cache alone.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use tidegate_logic::producer::BatchIdentity;
 use tidegate_protocol::batch::Batches;
@@ -176,15 +177,16 @@ impl Recovery {
                 Ok(())
             }
             Decision::ReadOnly => {
-                let file = self.ring.path_of(boot, self.head);
-                self.damage.push(self.damaged(expected, chain.end));
-                self.lost = Some(LostFrames { file, from: expected, upto: self.mark });
+                let (file, or_in) = self.ring.paths_of(boot, self.head);
+                self.damage.push(self.damaged(expected, chain.end, or_in.as_deref()));
+                self.lost = Some(LostFrames { file, or_in, from: expected, upto: self.mark });
                 Ok(())
             }
-            Decision::RefuseStart => Err(OpenError::Refused {
-                file: self.ring.path_of(boot, self.head),
-                cause: self.damaged(expected, chain.end),
-            }),
+            Decision::RefuseStart => {
+                let (file, or_in) = self.ring.paths_of(boot, self.head);
+                let cause = self.damaged(expected, chain.end, or_in.as_deref());
+                Err(OpenError::Refused { file, cause })
+            }
             Decision::Keep | Decision::KeepAndRefuseRange | Decision::ReadOnlyAndRefuseRange => {
                 unreachable!("the chain ends where no frame follows")
             }
@@ -196,14 +198,18 @@ impl Recovery {
     }
 
     /// A frame that was flushed cannot be read: what it held is not known.
-    fn damaged(&self, frame: FrameSequence, found: NextFrame) -> String {
+    fn damaged(&self, frame: FrameSequence, found: NextFrame, or_in: Option<&Path>) -> String {
         let what = match found {
             NextFrame::Missing => "is missing",
             NextFrame::Damaged => "is damaged",
             NextFrame::OffChain | NextFrame::Follows => "is not the one that was written there",
         };
+        let or_in = or_in
+            .map(|path| format!(" (it may also lie at the start of {})", path.display()))
+            .unwrap_or_default();
         format!(
-            "journal frame {frame} {what} although frames up to {} were flushed: what frames {frame} to {} held is not known",
+            "journal frame {frame} {what}{or_in} although frames up to {} were flushed: what frames {frame} to {} held is not \
+             known",
             self.mark, self.mark
         )
     }
@@ -357,6 +363,7 @@ impl Recovery {
         let rot = if self.damage.is_empty() { Rot::Absent } else { Rot::Present };
         let condition = match rot {
             Rot::Absent => {
+                self.segments.seal_leftovers(disk);
                 let limits = &boot.limits;
                 if journal.free_bytes() < limits.ring_reserve_bytes() + limits.ring_move_bytes() {
                     self.flush_kept(disk, &boot, &mut journal)?;

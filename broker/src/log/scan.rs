@@ -75,6 +75,13 @@ impl Ring {
         ring_path(&boot.root, boot.identity.journal, index as u32)
     }
 
+    /// The file of a place where a frame is expected, and the next one, at whose start it lies if it did not fit here.
+    pub(super) fn paths_of(&self, boot: &ShardBoot, at: u64) -> (PathBuf, Option<PathBuf>) {
+        let within = at % self.file_bytes;
+        let next = (within > 0).then(|| self.path_of(boot, at - within + self.file_bytes));
+        (self.path_of(boot, at), next)
+    }
+
     /// What lies at a place; shorter at the end of the place's file.
     pub(super) fn look(&mut self, disk: &mut dyn Disk, at: u64, len: usize) -> Result<&[u8], Fault> {
         const WINDOW_BYTES: usize = 1 << 20;

@@ -5,8 +5,10 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use tidegate_protocol::disk::BLOCK;
 use tidegate_protocol::disk::checkpoint::FileState;
 use tidegate_protocol::disk::entry::{Assign, Free, RunMark};
+use tidegate_protocol::disk::run::RunHeader;
 use tidegate_protocol::ids::{FileId, FrameSequence, Generation, JournalId, Offset, TopicPartition};
 use tidegate_reactor::disk::Disk;
 use tidegate_reactor::op::{Event, Fault, File, Now, Op, Tag};
@@ -202,6 +204,26 @@ impl Segments {
     /// No further run goes into the file: recovery has dropped one that was in it.
     pub fn seal(&mut self, file: FileId) {
         self.table.seal(file);
+    }
+
+    /// The end of recovery: no further run goes into a file in which a run lies behind the last one that was kept. It was
+    /// dropped, and is whole perhaps: should the drive lose the write of another one in its place, the two could not be told apart.
+    pub fn seal_leftovers(&mut self, disk: &mut dyn Disk) {
+        let open = |(file, data): (FileId, &DataFile)| {
+            let segment = data.segment.as_ref().filter(|s| !s.sealed && s.written < data.bytes)?;
+            Some((file, data.generation, segment.log, segment.written))
+        };
+        let open: Vec<_> = self.table.iter().filter_map(open).collect();
+        for (file, generation, log, at) in open {
+            let path = datadir::data_file(&self.config.root, file);
+            // What cannot be read now is refused when a reader comes to it.
+            let Ok(io) = disk.open(&path) else { continue };
+            let run = disk.read(io, at, BLOCK).ok().and_then(|block| RunHeader::decode(&block).ok());
+            disk.close(io);
+            if run.is_some_and(|run| (run.file, run.generation, run.log) == (file, generation, log)) {
+                self.table.seal(file);
+            }
+        }
     }
 
     /// The end of recovery: looks which files exist. One made under this journal that no frame names holds nothing, and is

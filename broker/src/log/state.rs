@@ -89,8 +89,10 @@ impl From<&Damage> for ReadRefused {
 /// the end of any log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LostFrames {
-    /// The file of the ring with the first of them.
+    /// The file of the ring in which the first of them is expected.
     pub(super) file: PathBuf,
+    /// The file at whose start it lies if it did not fit there.
+    pub(super) or_in: Option<PathBuf>,
     /// The first.
     pub(super) from: FrameSequence,
     /// The last.
@@ -106,7 +108,11 @@ impl LostFrames {
 
 impl fmt::Display for LostFrames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (frames {} to {})", self.file.display(), self.from, self.upto)
+        write!(f, "{}", self.file.display())?;
+        if let Some(path) = &self.or_in {
+            write!(f, " or {}", path.display())?;
+        }
+        write!(f, " (frames {} to {})", self.from, self.upto)
     }
 }
 
