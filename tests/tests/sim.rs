@@ -1,6 +1,6 @@
 //! The simulator's seeds, and the planted bugs that they have to catch.
 
-use tests::sim::run::{Level, level_of};
+use tests::sim::run::{Level, Repeat, level_of, run_fully};
 use tests::sim::summary::{Seeds, caught_by, run_many};
 use tidegate_broker::mutants::Mutant;
 
@@ -10,6 +10,18 @@ const SEEDS: u64 = 500;
 const SEEDS_OF_SHARDS: u64 = 200;
 /// A planted bug must show within so many seeds.
 const BUDGET: u64 = 300;
+
+/// Seeds beyond those below that have found a fault of the broker, and what it was.
+const ONCE_FAILED: [(u64, &str); 5] = [
+    (1_000_000_034, "a lost frame at the start of a ring file was told by the file before"),
+    (2_000_001_724, "the same, where it refuses the start"),
+    (3_000_001_476, "the same, several frames"),
+    (
+        4_000_000_378,
+        "a run that recovery had dropped was served when the drive lost the write of the one in its place",
+    ),
+    (5_000_000_561, "a lost frame, zeros where it lay"),
+];
 
 fn seeds(level: Level, count: u64) -> Seeds {
     Seeds { level, first: 0, count, threads: 2, repeat_every: 1 }
@@ -22,6 +34,14 @@ fn five_hundred_seeds_lose_nothing_that_was_acknowledged() {
     assert_eq!(summary.failed, []);
     assert_eq!(summary.seeds, SEEDS);
     assert_eq!(summary.never(Level::Logs), Vec::<&str>::new(), "nothing is proved of what never occurred");
+}
+
+#[test]
+fn what_failed_once_does_not_fail_again() {
+    for (seed, what) in ONCE_FAILED {
+        let report = run_fully(Level::Logs, seed, Repeat::No);
+        assert_eq!(report.failure, None, "{what}");
+    }
 }
 
 #[test]

@@ -6,8 +6,8 @@
 //! header, log and offsets, and the checksum of its payload were found right; what is sound in front of damage is served. Reads
 //! beyond [`FileLimits::reads_max`] wait their turn; beyond [`FileLimits::reads_waiting_max`] they are refused.
 
-mod answers;
 mod gap;
+mod places;
 mod search;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -24,22 +24,21 @@ use tidegate_reactor::buffer::{Buffer, View};
 use tidegate_reactor::op::{Event, Fault, Op, Tag};
 
 use super::Logs;
-use super::answer::{Found, ReadBatches, ReadRefused, ReadStart};
+use super::answer::{Found, Outcome, ReadBatches, ReadRefused, ReadStart};
 use super::file_table::Segment;
 use super::index::{Answer, Entry, Holds};
 use super::scan::ENOENT;
 use super::segment::Segments;
+use super::state::LostFrames;
 use crate::limits::FileLimits;
 
 use self::gap::Seek;
+use self::places::Places;
 pub use self::search::Time;
 pub(super) use self::search::{ColdFind, first_at, may_hold};
 
 /// The upper 16 bits of the tags of reads.
 const TAG_SPACE: u64 = 0x0103 << 48;
-
-/// Places remembered for readers that go on where they stopped.
-const PLACES_MAX: usize = 4096;
 
 /// All cold reads of a shard.
 ///
@@ -166,6 +165,49 @@ impl Logs {
     pub(super) fn ticket(&mut self) -> u64 {
         self.next_ticket += 1;
         self.next_ticket
+    }
+
+    /// Passes on what cold reads have brought; a search that has found nothing goes on in memory.
+    pub(super) fn pass_reads_on(&mut self) {
+        for (ticket, done) in self.reader.take_done() {
+            if self.scrub.awaits(ticket) {
+                if let Done::Batches(result) = done {
+                    self.on_read_again(result);
+                }
+                continue;
+            }
+            self.outcomes.push_back(match done {
+                Done::Batches(result) => {
+                    let log = self.reads.remove(&ticket).expect("every read ends once");
+                    let result = result.map_err(|refused| match (refused, self.by_id.get(&log)) {
+                        // A trim has overtaken the read: the range is that of now.
+                        (ReadRefused::OutOfRange { .. }, Some(index)) => {
+                            let log = self.logs[index.0 as usize].as_deref().expect("a named log exists");
+                            ReadRefused::OutOfRange { start: log.start, end: log.durable }
+                        }
+                        (ReadRefused::OutOfRange { .. }, None) => ReadRefused::UnknownLog,
+                        (other, _) => other,
+                    });
+                    let result = result.map_err(|refused| in_doubt(refused, self.condition.lost()));
+                    Outcome::ReadDone { ticket, result }
+                }
+                Done::Found(result) => {
+                    let find = self.finds.remove(&ticket).expect("every search ends once");
+                    let log = self.logs[find.log.0 as usize].as_deref();
+                    let result = result.and_then(|found| match (found, log) {
+                        (Some(found), _) => Ok(found),
+                        // What was in memory when the search began may have left it.
+                        (None, Some(log)) if log.tail.base().is_none_or(|base| base > find.upto) => {
+                            Err(ReadRefused::Busy)
+                        }
+                        (None, Some(log)) => search::find_in_memory(log, find.time, self.condition.lost()),
+                        (None, None) => Err(ReadRefused::UnknownLog),
+                    });
+                    let result = result.map_err(|refused| in_doubt(refused, self.condition.lost()));
+                    Outcome::FindDone { ticket, result }
+                }
+            });
+        }
     }
 }
 
@@ -547,22 +589,6 @@ impl ColdReader {
     }
 }
 
-impl Wish {
-    fn refused(self, why: ReadRefused) -> Done {
-        match self {
-            Wish::Batches { .. } => Done::Batches(Err(why)),
-            Wish::Find(_) => Done::Found(Err(why)),
-        }
-    }
-}
-
-/// Where readers stopped, by the offset with which they will go on; the oldest is forgotten first.
-#[derive(Debug, Default)]
-struct Places {
-    places: BTreeMap<(TopicPartition, Offset), Stand>,
-    order: VecDeque<(TopicPartition, Offset)>,
-}
-
 /// A place in one generation of a data file.
 #[derive(Clone, Copy, Debug)]
 struct Stand {
@@ -571,27 +597,12 @@ struct Stand {
     cursor: Cursor,
 }
 
-impl Places {
-    fn put(&mut self, log: TopicPartition, next: Offset, read: &UnderWay, cursor: Cursor) {
-        let stand = Stand { file: read.file, generation: read.generation, cursor };
-        if self.places.insert((log, next), stand).is_none() {
-            self.order.push_back((log, next));
+impl Wish {
+    fn refused(self, why: ReadRefused) -> Done {
+        match self {
+            Wish::Batches { .. } => Done::Batches(Err(why)),
+            Wish::Find(_) => Done::Found(Err(why)),
         }
-        if self.order.len() > PLACES_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.places.remove(&oldest);
-        }
-    }
-
-    fn forget(&mut self, log: TopicPartition, next: Offset) {
-        if self.places.remove(&(log, next)).is_some() {
-            self.order.retain(|place| *place != (log, next));
-        }
-    }
-
-    fn get(&self, log: TopicPartition, from: Offset) -> Option<Stand> {
-        self.places.get(&(log, from)).copied()
     }
 }
 
@@ -665,6 +676,17 @@ fn entry_of(run: &RunHeader, at: u64) -> Entry {
 
 fn owner_of(run: &RunHeader) -> RunOwner {
     RunOwner { cluster: run.cluster, file: run.file, generation: run.generation, log: run.log }
+}
+
+/// The frames that a shard has lost may have said that a file was freed: what is not found in it then need not be damage to it.
+fn in_doubt(refused: ReadRefused, lost: Option<&LostFrames>) -> ReadRefused {
+    match (refused, lost) {
+        (ReadRefused::Damaged { file, bytes, from, upto }, Some(lost)) => {
+            let file = format!("{file}, as of before {lost}");
+            ReadRefused::Damaged { file, bytes, from, upto }
+        }
+        (refused, _) => refused,
+    }
 }
 
 fn damaged(file: FileId, bytes: Range<u64>, from: Offset, upto: Offset) -> ReadRefused {
