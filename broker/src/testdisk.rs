@@ -236,6 +236,8 @@ pub(crate) struct TestDrive {
     pub(crate) disk: TestDisk,
     /// Whether no file can be made.
     pub(crate) full: bool,
+    /// Whether every flush ends with EIO.
+    pub(crate) flushes_fail: bool,
     open: BTreeMap<File, DiskFile>,
     under_way: Vec<Op>,
     cut_next_write: Option<usize>,
@@ -348,7 +350,11 @@ impl TestDrive {
                 Event::Written { file, tag, result }
             }
             Op::Flush { file, tag } => {
-                Event::Flushed { file, tag, result: self.disk.flush(self.open[&file]) }
+                let result = match self.flushes_fail {
+                    true => Err(Fault::new("flush", EIO)),
+                    false => self.disk.flush(self.open[&file]),
+                };
+                Event::Flushed { file, tag, result }
             }
             Op::Remove { path, tag } => Event::Removed { tag, result: self.disk.remove(&path) },
             Op::FreeSpace { tag, .. } => {

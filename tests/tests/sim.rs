@@ -12,7 +12,7 @@ const SEEDS_OF_SHARDS: u64 = 200;
 const BUDGET: u64 = 300;
 
 /// Seeds beyond those below that have found a fault of the broker, and what it was.
-const ONCE_FAILED: [(u64, &str); 5] = [
+const ONCE_FAILED: [(u64, &str); 7] = [
     (1_000_000_034, "a lost frame at the start of a ring file was told by the file before"),
     (2_000_001_724, "the same, where it refuses the start"),
     (3_000_001_476, "the same, several frames"),
@@ -21,6 +21,11 @@ const ONCE_FAILED: [(u64, &str); 5] = [
         "a run that recovery had dropped was served when the drive lost the write of the one in its place",
     ),
     (5_000_000_561, "a lost frame, zeros where it lay"),
+    (
+        1_000_001_381,
+        "a drive whose flushes failed was filled with files that were given up one after the other",
+    ),
+    (1_000_001_463, "the same"),
 ];
 
 fn seeds(level: Level, count: u64) -> Seeds {

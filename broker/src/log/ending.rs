@@ -55,6 +55,8 @@ impl Logs {
     pub(super) fn fail(&mut self, fault: Fault) {
         if !matches!(self.condition, Condition::Failed { .. }) {
             self.condition = Condition::Failed { fault, announced: false };
+            // Nothing will be put into a new file, and on a drive that fails each one may be another that is lost.
+            self.segments.stop();
         }
     }
 

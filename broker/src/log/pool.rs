@@ -19,6 +19,8 @@ use super::notice::Shortage;
 use crate::limits::{FILE_CLASSES, FileLimits};
 use crate::mutants::{self, Mutant};
 
+const EIO: i32 = 5;
+
 /// Data files of a journal with this number or a higher one were allocated, not zero-filled, when they were made.
 pub const ALLOCATED: u32 = 1 << 31;
 
@@ -55,6 +57,9 @@ pub(crate) struct Pool {
     full: Option<Shortage>,
     /// Whether no file is made until [`Pool::retry`].
     held: bool,
+    /// Zeros could not be written or flushed: the drive is not to be trusted, and to try on with file after file would fill it.
+    /// Nothing is made until the next start.
+    failed: bool,
     /// Sizes, from the smallest, of which a file may be made ahead of its use.
     fitting: usize,
     /// When a file of each class was taken last, and whether one has been since that was noted.
@@ -136,6 +141,7 @@ impl Pool {
             missed: [false; FILE_CLASSES],
             full: None,
             held: false,
+            failed: false,
             fitting: FILE_CLASSES,
             taken_at_ns: [0; FILE_CLASSES],
             was_taken: [false; FILE_CLASSES],
@@ -293,8 +299,9 @@ impl Pool {
         if !std::mem::take(&mut self.look) {
             return None;
         }
-        let made = self.create_next(table, handles, ops);
+        let made = if self.failed { None } else { self.create_next(table, handles, ops) };
         match zeros {
+            Zeros::GoOn if self.failed => {}
             Zeros::GoOn => self.fill_next(handles, ops),
             // One that is not begun can be used instead.
             Zeros::Wait => self.filling = self.filling.filter(|file| self.spares[file].stage != Stage::Ready),
@@ -356,8 +363,11 @@ impl Pool {
         let Stage::Zeroing { done } = &mut spare.stage else { panic!("zeros written in {:?}", spare.stage) };
         match result {
             Ok(bytes) if bytes > 0 => *done += bytes as u64,
-            // It may be anything now; the next start fills it again.
-            _ => return self.give_up(file),
+            Ok(_) => {
+                let fault = Fault { what: format!("zeros for {file}: nothing was written"), errno: EIO };
+                return self.give_up(file, fault);
+            }
+            Err(fault) => return self.give_up(file, fault),
         }
         if *done < spare.bytes {
             return;
@@ -372,8 +382,8 @@ impl Pool {
     pub(crate) fn on_flushed(&mut self, file: FileId, result: &Result<(), Fault>, handles: &mut Handles) {
         self.look = true;
         handles.put_back(file);
-        if result.is_err() {
-            return self.give_up(file);
+        if let Err(fault) = result {
+            return self.give_up(file, fault.clone());
         }
         self.filling = None;
         self.busy = false;
@@ -449,10 +459,16 @@ impl Pool {
         self.spares.len() + self.freed.len()
     }
 
-    fn give_up(&mut self, file: FileId) {
+    /// It may be anything now; the next start fills it again.
+    fn give_up(&mut self, file: FileId, fault: Fault) {
         self.filling = None;
         self.busy = false;
         self.spares.remove(&file);
+        match fault.is_full() {
+            true => self.held = true,
+            false => self.failed = true,
+        }
+        self.full = Some(Shortage::NoFile(fault));
     }
 
     fn ready_files(&self) -> impl Iterator<Item = (FileId, u64)> {

@@ -872,6 +872,25 @@ mod tests {
         assert!(shard.put(log(1), Purpose::Settling).is_some());
     }
 
+    /// As long as each is given up for the next one, a drive that fails is filled with files that nobody can use.
+    #[test]
+    fn a_drive_that_fails_is_not_filled_with_files_that_are_given_up() {
+        let mut shard = Shard::new();
+        let usual = {
+            assert!(shard.put(log(1), Purpose::Settling).is_some(), "one was ready");
+            shard.settle();
+            shard.drive.disk.names().len()
+        };
+        shard.drive.flushes_fail = true;
+        assert!(shard.put(log(2), Purpose::Settling).is_some(), "one was ready");
+        for _ in 0..5 {
+            shard.settle();
+            shard.drive.pass(2_000_000_000);
+        }
+        assert!(shard.drive.disk.names().len() <= usual + 2, "{:?}", shard.drive.disk.names());
+        assert!(matches!(shard.segments.full(), Some(Shortage::NoFile(fault)) if fault.errno == 5));
+    }
+
     #[test]
     fn a_full_drive_is_said_and_tried_again_until_there_is_room() {
         let mut shard = Shard::new();
