@@ -330,7 +330,7 @@ impl Pool {
             Ok(()) if created => {
                 let ready = file.number() >= ALLOCATED;
                 spare.stage = if ready { Stage::Ready } else { Stage::Blank };
-                self.full = None;
+                self.full.take_if(|_| !self.failed);
                 false
             }
             Ok(()) => false,
