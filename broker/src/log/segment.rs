@@ -883,9 +883,13 @@ mod tests {
         };
         shard.drive.flushes_fail = true;
         assert!(shard.put(log(2), Purpose::Settling).is_some(), "one was ready");
-        for _ in 0..5 {
-            shard.settle();
-            shard.drive.pass(2_000_000_000);
+        // Not until it is still: with a file after the other it never is.
+        for _ in 0..200 {
+            let mut ops = Vec::new();
+            shard.segments.pump(shard.drive.now(), Zeros::GoOn, &mut ops);
+            shard.drive.submit(ops);
+            shard.turn();
+            shard.drive.pass(100_000_000);
         }
         assert!(shard.drive.disk.names().len() <= usual + 2, "{:?}", shard.drive.disk.names());
         assert!(matches!(shard.segments.full(), Some(Shortage::NoFile(fault)) if fault.errno == 5));

@@ -447,6 +447,9 @@ fn disk_full(shortage: &Shortage) -> ErrorBody {
         Shortage::Files { limit, current } => body
             .limited("data files of a shard", i64::from(*limit), to_i64(*current as u64))
             .hint("shorten retention or delete topics, or start the broker with more --shards; produce goes on by itself then"),
+        Shortage::NoFile(fault) if !fault.is_full() => {
+            body.hint("the drive fails: look at its health and the kernel's log, then start the broker again")
+        }
         Shortage::NoFile(_) => body.hint("free space, shorten retention or delete topics; produce goes on by itself then"),
     }
 }
