@@ -30,7 +30,7 @@ enum Harness {
     Card(card::CardArgs),
     /// Abuse the real broker's connections while a well-behaved client is measured beside: slow, deaf and vanishing clients,
     /// 10,000 idle ones, storms, absurd lengths, compression bombs, garbage.
-    Abuse(abuse::AbuseArgs),
+    Abuse(scenario::ScenarioArgs),
     /// Flip bits in every structure of a data directory, stopped and running.
     Corrupt(corrupt::CorruptArgs),
     /// Recover the real broker from crash states of a real filesystem. Needs root, /dev/fuse and loop devices.
@@ -38,7 +38,7 @@ enum Harness {
     /// Put the real broker through faults of its machine: power cut, full drive, failing drive, few
     /// descriptors, pause, kill.
     /// Needs root, /dev/fuse and loop devices.
-    Faults(faults::FaultsArgs),
+    Faults(scenario::ScenarioArgs),
     /// Feed every decoder, and a whole broker, inputs that are nearly right.
     Fuzz(fuzz::FuzzArgs),
     /// Kill the real broker in the middle of acknowledged produces.

@@ -2,8 +2,25 @@
 
 use std::future::Future;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+/// What to run.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ScenarioArgs {
+    /// Only scenarios whose name contains this.
+    #[arg(long, default_value = "")]
+    pub only: String,
+    /// Counts a scenario that this machine cannot run as no failure.
+    #[arg(long)]
+    pub allow_skips: bool,
+    /// Chooses what a scenario leaves to chance: moments, garbage.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// A file that gets the result as JSON.
+    #[arg(short, long)]
+    pub output: Option<PathBuf>,
+}
 
 /// How a scenario has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

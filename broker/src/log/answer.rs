@@ -100,6 +100,8 @@ pub enum Outcome {
         log: TopicPartition,
         /// One past the last written record.
         upto: Offset,
+        /// When the last of it was submitted, on the reactor's clock.
+        begun_ns: u64,
     },
     /// All below `token.upto()` is flushed; `committed` has moved with it.
     Durable {

@@ -130,7 +130,7 @@ impl Logs {
         self.retain(now, ops);
         if self.opening == 0 {
             while let Some((room, content)) = self.next_cycle(now) {
-                if !self.build_cycle(room, content, ops) {
+                if !self.build_cycle(now, room, content, ops) {
                     break;
                 }
                 if content == Content::MarkOnly {
@@ -192,7 +192,7 @@ impl Logs {
 
     /// Builds the next cycle and submits its writes. `room` is the largest frame that the ring has a place for.
     /// Returns whether there was anything to build.
-    pub(super) fn build_cycle(&mut self, room: usize, content: Content, ops: &mut Vec<Op>) -> bool {
+    pub(super) fn build_cycle(&mut self, now: Now, room: usize, content: Content, ops: &mut Vec<Op>) -> bool {
         let departures = room.min(self.frame_room(RingUse::Departures));
         let mut building = Building { room: departures, ..Building::default() };
         self.add_departures(&mut building);
@@ -226,6 +226,7 @@ impl Logs {
             runs: building.runs.iter().map(|run| (run.file, run.at)).collect(),
             flush_files: own_flush.chain([ring_file]).collect(),
             writes_left: 0,
+            begun_ns: now.mono_ns,
         };
         self.counts.cycles += 1;
         self.counts.bytes_journal += view.len() as u64;
@@ -530,7 +531,8 @@ impl Logs {
                 if self.by_id.get(&log.id) != Some(index) {
                     continue;
                 }
-                self.outcomes.push_back(Outcome::Written { log: log.id, upto: log.written });
+                let begun_ns = cycle.begun_ns;
+                self.outcomes.push_back(Outcome::Written { log: log.id, upto: log.written, begun_ns });
                 if mutants::on(Mutant::AckBeforeFlush) {
                     log.durable = log.written;
                     let token = DurableToken::of_flush(log.written);

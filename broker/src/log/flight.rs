@@ -45,6 +45,8 @@ pub(super) struct Cycle {
     pub(super) flush_files: BTreeSet<File>,
     /// Not complete yet.
     pub(super) writes_left: u32,
+    /// When its writes were submitted.
+    pub(super) begun_ns: u64,
 }
 
 /// Whether a frame says anything but how far the journal is flushed.

@@ -36,7 +36,7 @@ use super::mail::{Ask, Asker};
 use super::orders::ORDERS_SHARD;
 use super::outbound::Outbound;
 use super::reply::Refusal;
-use super::{Phase, Shard, ShardLimits};
+use super::{Phase, Shard, ShardLimits, stages};
 
 /// A connection of this shard: the number of its socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -488,6 +488,7 @@ impl Shard {
         let sent = connection.out.sending.take().unwrap_or(0);
         self.held.queued -= sent;
         connection.sent_ns = self.now.mono_ns;
+        stages::count(&mut self.stages.send, self.now.mono_ns - connection.sending_ns);
         self.stats.bytes_sent += sent as u64;
         if result.is_err() {
             self.held.queued -= std::mem::take(&mut connection.out).queued();

@@ -8,7 +8,7 @@
 //! Reading order: this file (what a shard has, and its turn), `connection` (bytes in, where a frame goes, frames out), `produce`
 //! and `fetch` (the two stories of the data path), `damage`, `hello`, `outbound`, `held` (memory of connections), `credit`, `orders` (topics and producer ids),
 //! `offset`, `internal` (the logs under the last two), `describe`, `mail` (other shards), `reply` (how a refusal is told),
-//! `stats`, `limits`.
+//! `stats`, `stages`, `limits`.
 
 mod connection;
 mod credit;
@@ -25,6 +25,7 @@ mod orders;
 mod outbound;
 mod produce;
 mod reply;
+mod stages;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -51,6 +52,7 @@ use self::offset::OffsetsLogs;
 use self::orders::{METADATA, ORDERS_SHARD, Orders};
 use self::produce::{Letter, Partition};
 use self::reply::Refusal;
+use self::stages::Stages;
 use self::stats::{Gather, Stats};
 use crate::log::{IncomingBatch, Logs, Outcome, ReadBatches, ReadRefused};
 
@@ -221,6 +223,7 @@ pub struct Shard {
     ticking: bool,
     stop_due_ns: u64,
     stats: Stats,
+    stages: Stages,
 }
 
 impl Shard {
@@ -288,6 +291,7 @@ impl Shard {
             ticking: false,
             stop_due_ns: 0,
             stats: Stats::default(),
+            stages: Stages::new(),
         }
     }
 
@@ -421,7 +425,7 @@ impl Shard {
         let came = !outcomes.is_empty();
         for outcome in outcomes.drain(..) {
             match outcome {
-                Outcome::Written { log, upto } => self.produce_written(log, upto),
+                Outcome::Written { log, upto, begun_ns } => self.produce_written(log, upto, begun_ns),
                 Outcome::Durable { log, token } if log == METADATA => self.orders_flushed(token.upto(), ops),
                 Outcome::Durable { log, token } if log.topic.is_internal() => {
                     self.offsets_flushed(log, token.upto(), ops);

@@ -24,7 +24,7 @@ use super::connection::{ConnectionId, Flow};
 use super::fetch::ReaderId;
 use super::mail::{Answer, Ask, Asker};
 use super::reply::Refusal;
-use super::{Phase, Shard};
+use super::{Phase, Shard, stages};
 use crate::log::{AppendRefused, Appended, DurableToken, IncomingBatch};
 use crate::mutants::{self, Mutant};
 
@@ -50,8 +50,16 @@ struct Waiting {
     asker: Asker,
     until: Until,
     received_ns: u64,
-    stages: StageTimes,
+    /// When the write of its last batch was submitted, and when that had ended; 0 before.
+    begun_ns: u64,
+    written_ns: u64,
     outcome: Result<Appended, Refusal>,
+}
+
+impl Waiting {
+    fn new(asker: Asker, until: Until, received_ns: u64, outcome: Result<Appended, Refusal>) -> Waiting {
+        Waiting { asker, until, received_ns, begun_ns: 0, written_ns: 0, outcome }
+    }
 }
 
 /// What releases a waiter that has come to the front of its queue.
@@ -298,8 +306,7 @@ impl Shard {
             (false, Acks::Leader) => Until::Durable(appended.end),
             (false, Acks::All) => Until::Committed(appended.end),
         };
-        let (received_ns, stages) = (self.now.mono_ns, StageTimes::default());
-        let waiting = Waiting { asker, until, received_ns, stages, outcome: Ok(appended) };
+        let waiting = Waiting::new(asker, until, self.now.mono_ns, Ok(appended));
         if early {
             partition.waiting.push_front(waiting);
         } else {
@@ -311,15 +318,18 @@ impl Shard {
         Flow::Next
     }
 
-    /// All below `upto` has been written: noted for the stage times; nothing can be said about durability yet.
-    pub(super) fn produce_written(&mut self, log: TopicPartition, upto: Offset) {
+    /// All below `upto` has been written, the last of it by a write submitted at `begun_ns`: noted for the stage times; nothing can
+    /// be said about durability yet.
+    pub(super) fn produce_written(&mut self, log: TopicPartition, upto: Offset, begun_ns: u64) {
         let now_ns = self.now.mono_ns;
         let Some(partition) = self.partitions.get_mut(&log) else { return };
         for waiting in &mut partition.waiting {
             match &waiting.outcome {
                 Ok(appended) if appended.end > upto => break,
-                Ok(_) if waiting.stages.written_us == 0 => {
-                    waiting.stages.written_us = micros(now_ns - waiting.received_ns);
+                Ok(_) if waiting.written_ns == 0 => {
+                    // A repetition may have come while the first one was being written.
+                    waiting.begun_ns = begun_ns.max(waiting.received_ns);
+                    waiting.written_ns = now_ns;
                 }
                 Ok(_) | Err(_) => {}
             }
@@ -355,14 +365,22 @@ impl Shard {
     }
 
     fn produce_replied(&mut self, waiting: Waiting, proof: Proof, ops: &mut Vec<Op>) {
-        let Waiting { asker, mut stages, received_ns, outcome, .. } = waiting;
+        let Waiting { asker, received_ns, begun_ns, written_ns, outcome, .. } = waiting;
         let appended = match outcome {
             Ok(appended) => appended,
             Err(refusal) => return self.answer(asker, Err(refusal), ops),
         };
+        let mut stages = StageTimes::default();
         if let Proof::Flush(_) = proof {
             stages.flushed_us = micros(self.now.mono_ns - received_ns);
             self.stats.ack_us_total += u64::from(stages.flushed_us);
+        }
+        // A repetition of what was written before has waited for no write.
+        if written_ns > 0 {
+            stages.written_us = micros(written_ns - received_ns);
+            stages::count(&mut self.stages.queue, begun_ns - received_ns);
+            stages::count(&mut self.stages.write, written_ns - begun_ns);
+            stages::count(&mut self.stages.flush, self.now.mono_ns - written_ns);
         }
         let early = appended.duplicate && mutants::on(Mutant::DuplicateAnsweredEarly);
         let reply = ProduceReply {
@@ -390,9 +408,8 @@ impl Shard {
         self.stats.produces_refused += 1;
         match self.partitions.get_mut(&log).filter(|partition| !partition.waiting.is_empty()) {
             Some(partition) => {
-                let (received_ns, stages) = (self.now.mono_ns, StageTimes::default());
-                let (until, outcome) = (Until::Appended, Err(refusal));
-                partition.waiting.push_back(Waiting { asker, until, received_ns, stages, outcome });
+                let waiting = Waiting::new(asker, Until::Appended, self.now.mono_ns, Err(refusal));
+                partition.waiting.push_back(waiting);
             }
             None => self.answer(asker, Err(refusal), ops),
         }

@@ -124,6 +124,7 @@ impl Shard {
             ("requests_elsewhere", self.asked_elsewhere.len()),
         ];
         out.extend(gauges.map(|(name, value)| (name.to_owned(), value as i64)));
+        self.stages.list(&mut out);
         for (name, value) in self.logs.stats() {
             if !out.iter().any(|(known, _)| known == name) {
                 out.push((name.to_owned(), value));

@@ -16,7 +16,8 @@ pub struct StatusRequest;
 pub struct StatusReply {
     /// Name and value, such as `data_dir`, `filesystem`, `flush_rule`, `reactor`, `durability`, `version`.
     pub facts: Vec<(String, String)>,
-    /// One list of counters a shard, the same names in each.
+    /// One list of counters a shard, the same names in each, but for those of stages (`stage_write_us_upto_127`), of which only
+    /// what is not zero is there.
     pub shards: Vec<Vec<(String, i64)>>,
 }
 

@@ -17,27 +17,9 @@ pub mod scene;
 pub mod slow;
 
 use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::scenario::{self, Finding};
-
-/// What to run.
-#[derive(Clone, Debug, clap::Args)]
-pub struct AbuseArgs {
-    /// Only scenarios whose name contains this.
-    #[arg(long, default_value = "")]
-    pub only: String,
-    /// Counts a scenario that this machine cannot run as no failure.
-    #[arg(long)]
-    pub allow_skips: bool,
-    /// Chooses the garbage.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// A file that gets the result as JSON.
-    #[arg(short, long)]
-    pub output: Option<PathBuf>,
-}
+use crate::scenario::{self, Finding, ScenarioArgs};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scenario {
@@ -89,7 +71,7 @@ impl Scenario {
 }
 
 /// Runs them one after the other, and tells `tell` of each as it ends.
-pub async fn run(args: &AbuseArgs, mut tell: impl FnMut(&Finding)) -> Vec<Finding> {
+pub async fn run(args: &ScenarioArgs, mut tell: impl FnMut(&Finding)) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, scenario) in SCENARIOS.iter().filter(|(name, _)| name.contains(&args.only)) {
         let finding = scenario::play(name, scenario.missing(), SCENARIO_MAX, scenario.play(args.seed)).await;

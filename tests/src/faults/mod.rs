@@ -13,30 +13,12 @@ pub mod scene;
 pub mod space;
 
 use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::crash::mount::Filesystem;
 use crate::kill;
-use crate::scenario::{self, Finding};
+use crate::scenario::{self, Finding, ScenarioArgs};
 use crate::sim::random::Random;
-
-/// What to run.
-#[derive(Clone, Debug, clap::Args)]
-pub struct FaultsArgs {
-    /// Only scenarios whose name contains this.
-    #[arg(long, default_value = "")]
-    pub only: String,
-    /// Counts a scenario that this machine cannot run as no failure.
-    #[arg(long)]
-    pub allow_skips: bool,
-    /// Chooses the moments.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// A file that gets the result as JSON.
-    #[arg(short, long)]
-    pub output: Option<PathBuf>,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scenario {
@@ -104,7 +86,7 @@ impl Scenario {
 }
 
 /// Runs them one after the other, and tells `tell` of each as it ends.
-pub async fn run(args: &FaultsArgs, mut tell: impl FnMut(&Finding)) -> Vec<Finding> {
+pub async fn run(args: &ScenarioArgs, mut tell: impl FnMut(&Finding)) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (number, (name, scenario)) in (0..).zip(SCENARIOS).filter(|(_, (name, _))| name.contains(&args.only))
     {

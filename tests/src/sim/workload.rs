@@ -12,6 +12,7 @@ use tidegate_broker::log::{
     ReadRefused, ReadStart,
 };
 use tidegate_logic::placement::shard_of;
+use tidegate_logic::topics::IDEMPOTENCE_WINDOW_MIN;
 use tidegate_protocol::api::offset::OffsetQuery;
 use tidegate_protocol::batch::{BatchBuilder, BatchHeader, BatchOrigin, BatchView};
 use tidegate_protocol::ids::{
@@ -329,7 +330,7 @@ impl LogsTurn {
         self.logs.drain_outcomes(&mut outcomes);
         for outcome in outcomes {
             match outcome {
-                Outcome::Written { log, upto } => state.truth.written(log, upto),
+                Outcome::Written { log, upto, .. } => state.truth.written(log, upto),
                 Outcome::Durable { log, token } => state.truth.durable(log, token.upto()),
                 Outcome::Unknown { log, from, fault } => {
                     assert!(state.faults_injected, "{log:?}: unknown outcome without a fault: {fault}");
@@ -624,6 +625,14 @@ impl LogsTurn {
             Err(AppendRefused::Unknown { .. }) => {
                 assert!(state.faults_injected, "{log:?}: an append was refused without a fault");
                 state.halted = true;
+            }
+            // Of many logs, several producers each; those of logs that are going count until a frame has said so.
+            Err(AppendRefused::TooManyProducers { limit, current }) => {
+                assert!(
+                    current + usize::from(IDEMPOTENCE_WINDOW_MIN) > limit,
+                    "{current} of {limit} are in use"
+                );
+                state.truth.counts.refused += 1;
             }
             Err(other) => panic!("{log:?}: an append was refused: {other:?}"),
         }

@@ -6,6 +6,7 @@ use tidegate::{Client, StatusReply};
 use crate::args::StatusArgs;
 use crate::exit::Failure;
 use crate::output::Out;
+use crate::stages;
 
 /// Facts first, then counters.
 pub(crate) async fn run(client: Client, args: StatusArgs, out: &mut Out) -> Result<(), Failure> {
@@ -28,9 +29,15 @@ pub(crate) async fn run(client: Client, args: StatusArgs, out: &mut Out) -> Resu
         return Ok(());
     }
     out.line("")?;
+    let sums = sums(&status);
+    let stages = stages::of(&sums);
+    if !stages.is_empty() {
+        out.table(&stages::HEAD, &stages.iter().map(stages::Stage::row).collect::<Vec<_>>())?;
+        out.line("")?;
+    }
     if !args.shards {
-        let rows: Vec<Vec<String>> =
-            sums(&status).into_iter().map(|(name, value)| vec![name, value.to_string()]).collect();
+        let sums = sums.into_iter().filter(|(name, _)| !stages::is_bucket(name));
+        let rows: Vec<Vec<String>> = sums.map(|(name, value)| vec![name, value.to_string()]).collect();
         return out.table(&["counter", "all shards"], &rows);
     }
     let heads: Vec<String> = (0..status.shards.len()).map(|i| format!("shard {i}")).collect();
@@ -38,6 +45,7 @@ pub(crate) async fn run(client: Client, args: StatusArgs, out: &mut Out) -> Resu
     head.extend(heads.iter().map(String::as_str));
     let rows: Vec<Vec<String>> = status.shards[0]
         .iter()
+        .filter(|(name, _)| !stages::is_bucket(name))
         .map(|(name, _)| {
             let cell = |shard: &Vec<(String, i64)>| {
                 shard.iter().find(|(n, _)| n == name).map_or("-".into(), |(_, v)| v.to_string())

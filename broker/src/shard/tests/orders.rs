@@ -147,9 +147,34 @@ fn status_has_the_same_counters_of_every_shard() {
     let reply: StatusReply =
         client.ask(&mut node, Api::Status, |c, out| StatusRequest.encode(c, out), StatusReply::decode);
     assert_eq!(reply.facts, [("version".to_owned(), "test".to_owned())]);
-    let names = |shard: usize| reply.shards[shard].iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    let names = |shard: usize| {
+        let names = reply.shards[shard].iter().map(|(name, _)| name.clone());
+        names.filter(|name| !name.starts_with("stage_")).collect::<Vec<_>>()
+    };
     assert_eq!(names(0), names(1));
     assert!(names(0).contains(&"acks".to_owned()));
+}
+
+#[test]
+fn every_produce_that_a_flush_answers_is_in_the_times_of_each_stage_once() {
+    let mut node = Node::new(1);
+    let mut client = node.connect(None);
+    let durable = node.create(&mut client, "durable", 1, &[]);
+    let relaxed = node.create(&mut client, "relaxed", 1, &[("durability", "relaxed")]);
+    for acks in [Acks::Leader, Acks::All, Acks::None] {
+        client.produce(&mut node, log(durable, 0), acks, &records(1));
+        client.produce(&mut node, log(relaxed, 0), acks, &records(1));
+    }
+    node.settle();
+    for _ in 0..4 {
+        client.produced(&mut node).expect("accepted");
+    }
+    let reply: StatusReply =
+        client.ask(&mut node, Api::Status, |c, out| StatusRequest.encode(c, out), StatusReply::decode);
+    for stage in ["stage_queue_us_", "stage_write_us_", "stage_flush_us_"] {
+        let times = reply.shards[0].iter().filter(|(name, _)| name.starts_with(stage));
+        assert_eq!(times.map(|(_, count)| count).sum::<i64>(), 2, "{stage}");
+    }
 }
 
 #[test]
