@@ -473,5 +473,20 @@ pub fn set_origin(batch: &mut [u8], origin: BatchOrigin) {
     batch[CRC_AT..HEAD_LEN].copy_from_slice(&crc.to_be_bytes());
 }
 
+/// Replaces bytes of a record in the batch that `front` begins with, and mends its checksum without reading the rest: the
+/// checksum must have been right before. `front` has to reach to the end of the replaced bytes, not to that of the batch.
+///
+/// # Panics
+/// If the bytes do not lie behind the header and inside both the batch and `front`.
+pub fn replace_in_records(front: &mut [u8], at: usize, bytes: &[u8]) {
+    let layout = Layout::ref_from_bytes(&front[..HEADER_LEN]).expect("a batch has a header");
+    let (stored, end) = (layout.crc.get(), at + bytes.len());
+    let behind = (LENGTH_END + layout.length.get() as usize).checked_sub(end);
+    assert!(at >= HEADER_LEN, "records begin behind the header");
+    let crc = crc::patch(stored, &front[at..end], bytes, behind.expect("the bytes lie in the batch"));
+    front[at..end].copy_from_slice(bytes);
+    front[CRC_AT..HEAD_LEN].copy_from_slice(&crc.to_be_bytes());
+}
+
 #[cfg(test)]
 mod tests;

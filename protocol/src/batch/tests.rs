@@ -73,6 +73,19 @@ fn place_and_append_time_are_set_without_reading_the_records() {
 }
 
 #[test]
+fn bytes_of_a_record_are_replaced_by_its_front_alone() {
+    let mut whole = build(BatchOrigin::NONE);
+    let at = whole.windows(5).position(|bytes| bytes == b"value").expect("the first value");
+    let mut front = whole[..at + 5].to_vec();
+    replace_in_records(&mut front, at, b"VALUE");
+    whole[..at + 5].copy_from_slice(&front);
+    let batch = BatchView::parse(&whole).expect("still a batch");
+    batch.verify_crc().expect("mended checksum equals a full computation");
+    let first = batch.records().expect("plain").next().expect("a record").expect("good");
+    assert_eq!(first.value, Some(&b"VALUE"[..]));
+}
+
+#[test]
 fn a_batch_that_gets_another_origin_is_as_if_built_with_it() {
     let origin = |id, epoch, sequence| BatchOrigin {
         producer_id: ProducerId(id),
