@@ -1,5 +1,7 @@
 //! What can be typed: one struct a command, its help and its examples. What a command does is in `cmd`.
 
+mod bench;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -7,6 +9,10 @@ use clap_complete::Shell;
 
 use crate::format::{Direction, ESCAPES, letters_help};
 use crate::output::Format;
+
+pub(crate) use bench::{
+    BenchCommand, ClientArg, CompareArgs, DriveArgs, DurabilityArg, HostArgs, LimitsArgs, RunArgs, SuiteArgs,
+};
 
 /// The operator's command line of the Tidegate log broker.
 #[derive(Debug, Parser)]
@@ -243,7 +249,7 @@ pub(crate) struct ProduceArgs {
 }
 
 /// When a record counts as stored.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AcksArg {
     /// At once; losses are not reported.
     #[value(alias = "0")]
@@ -257,7 +263,7 @@ pub(crate) enum AcksArg {
 }
 
 /// How batches are compressed.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CompressionArg {
     /// Not at all.
     None,
@@ -391,91 +397,6 @@ pub(crate) struct DemoArgs {
     /// Threads that read /proc.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) samplers: u32,
-}
-
-/// `tg bench`
-#[derive(Debug, Subcommand)]
-pub(crate) enum BenchCommand {
-    /// What the drive can do: direct writes by size and depth, and write + flush by size.
-    #[command(after_help = "Example:\n  tg bench limits --dir /mnt/nvme")]
-    Limits(LimitsArgs),
-    /// Acknowledged produce against the drive's own figure, alternated, medians.
-    #[command(after_help = "Example:\n  tg bench first --dir /mnt/nvme --rounds 5")]
-    First(FirstArgs),
-    /// Produce to a running broker as fast as it takes.
-    Produce(WorkloadArgs),
-    /// Consume a topic of a running broker as fast as it gives.
-    Consume {
-        /// The topic.
-        topic: String,
-    },
-}
-
-/// `tg bench limits`
-#[derive(Clone, Debug, Args)]
-pub(crate) struct LimitsArgs {
-    /// A directory on the filesystem to measure; a file of --mib is made there and removed.
-    #[arg(long, default_value = ".", value_name = "DIR")]
-    pub(crate) dir: PathBuf,
-    /// The size of the file, in MiB.
-    #[arg(long, default_value_t = 2048)]
-    pub(crate) mib: u64,
-    /// Milliseconds for each figure.
-    #[arg(long, default_value_t = 1000)]
-    pub(crate) cell_ms: u64,
-}
-
-/// `tg bench first`
-#[derive(Clone, Debug, Args)]
-pub(crate) struct FirstArgs {
-    /// The drive and its file.
-    #[command(flatten)]
-    pub(crate) limits: LimitsArgs,
-    /// How often both are measured, in turn.
-    #[arg(long, default_value_t = 5)]
-    pub(crate) rounds: u32,
-    /// Seconds of each produce run.
-    #[arg(long, default_value_t = 5)]
-    pub(crate) seconds: u64,
-    /// Partitions.
-    #[arg(long, default_value_t = 4)]
-    pub(crate) partitions: i32,
-    /// Bytes of each record's value.
-    #[arg(long, default_value_t = 1024)]
-    pub(crate) record_bytes: usize,
-    #[arg(long, help = SHARDS_HELP)]
-    pub(crate) shards: Option<u16>,
-    /// Measure on storage that cannot flush (tmpfs); acks say `memory`.
-    #[arg(long)]
-    pub(crate) allow_volatile: bool,
-    /// What produces.
-    #[arg(long, value_enum, default_value = "wire")]
-    pub(crate) client: ClientArg,
-}
-
-/// What produces in a benchmark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ClientArg {
-    /// Batches built once and sent again and again: measures the broker.
-    Wire,
-    /// The SDK, record by record: measures both together.
-    Sdk,
-}
-
-/// `tg bench produce`
-#[derive(Clone, Debug, Args)]
-pub(crate) struct WorkloadArgs {
-    /// The topic; it must exist.
-    pub(crate) topic: String,
-    /// Seconds.
-    #[arg(long, default_value_t = 10)]
-    pub(crate) seconds: u64,
-    /// Bytes of each record's value.
-    #[arg(long, default_value_t = 1024)]
-    pub(crate) record_bytes: usize,
-    /// When a record counts as stored.
-    #[arg(long, value_enum, default_value = "leader")]
-    pub(crate) acks: AcksArg,
 }
 
 fn name_value(text: &str) -> Result<(String, String), String> {

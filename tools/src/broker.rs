@@ -40,6 +40,8 @@ pub(crate) struct BrokerProcess {
     messages: JoinHandle<Vec<String>>,
     /// Where it listens.
     addr: String,
+    /// What it says of itself at its start.
+    facts: Vec<(String, String)>,
 }
 
 impl BrokerProcess {
@@ -70,7 +72,12 @@ impl BrokerProcess {
         let serving: Option<Value> = serde_json::from_str(&line).ok();
         let addr = serving.as_ref().and_then(|serving| serving["listen"].as_str()).map(str::to_owned);
         match (read, addr) {
-            (Ok(Ok(_)), Some(addr)) => Ok(BrokerProcess { child, stdin, messages, addr }),
+            (Ok(Ok(_)), Some(addr)) => {
+                let facts = serving.as_ref().and_then(|serving| serving["facts"].as_object());
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                let facts = facts.into_iter().flatten().map(|(name, value)| (name.clone(), text(value)));
+                Ok(BrokerProcess { child, stdin, messages, addr, facts: facts.collect() })
+            }
             (Err(_), _) => Err(failed(format!("the broker does not serve within {} s", PATIENCE.as_secs()))),
             (Ok(_), _) => Err(died(&mut child, messages).await),
         }
@@ -79,6 +86,16 @@ impl BrokerProcess {
     /// Where it listens.
     pub(crate) fn addr(&self) -> &str {
         &self.addr
+    }
+
+    /// What it says of itself at its start, by name.
+    pub(crate) fn facts(&self) -> &[(String, String)] {
+        &self.facts
+    }
+
+    /// Its process, while it runs.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.id()
     }
 
     /// A client of it.

@@ -1,30 +1,31 @@
-//! What the drive can do, measured without a broker: direct writes over a zero-filled file, by size and depth, and one
-//! write with its flush, by size.
+//! The drive: direct writes over a zero-filled file and direct reads of it, by size and depth, and one write with its
+//! flush, by size.
 //!
-//! Depth is the number of threads that each have one write under way. The file is zero-filled and flushed before, so that
+//! Depth is the number of threads that each have one write or read under way. The file is zero-filled and flushed before, so that
 //! no write allocates: this is what a broker's journal and data files look like to the drive.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 use serde::Serialize;
 
 use crate::latency::{Latencies, Summary};
+use crate::payload::random;
 
-/// Sizes of one write of the drive's figure, in bytes.
-pub const WRITE_BYTES: [usize; 2] = [128 << 10, 1 << 20];
-/// Writes under way at once.
+/// Sizes of one write or read of the drive's figures, in bytes.
+pub const SIZES: [usize; 2] = [128 << 10, 1 << 20];
+/// Writes or reads under way at once.
 pub const DEPTHS: [usize; 4] = [1, 4, 8, 16];
 /// Sizes of one write before a flush, in bytes.
 pub const FLUSH_BYTES: [usize; 4] = [4 << 10, 64 << 10, 256 << 10, 1 << 20];
 
 /// The alignment that direct access needs.
-const BLOCK: usize = 4096;
+pub(crate) const BLOCK: usize = 4096;
 
 /// A file to measure with; removed when dropped.
 #[derive(Debug)]
@@ -34,14 +35,14 @@ pub struct Target {
     bytes: u64,
 }
 
-/// Direct writes of one size at one depth.
+/// Direct writes or reads of one size at one depth.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct WriteCell {
-    /// Bytes of one write.
-    pub write_bytes: usize,
-    /// Writes under way at once.
+pub struct Cell {
+    /// Bytes of one write or read.
+    pub bytes: usize,
+    /// How many are under way at once.
     pub depth: usize,
-    /// MiB written in a second.
+    /// MiB in a second.
     pub mib_per_s: f64,
 }
 
@@ -81,36 +82,63 @@ impl Target {
     ///
     /// # Errors
     /// A write fails.
-    pub fn overwrite(&self, write_bytes: usize, depth: usize, time: Duration) -> io::Result<WriteCell> {
-        let slots = self.bytes / write_bytes as u64;
-        let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    pub fn overwrite(&self, bytes: usize, depth: usize, time: Duration) -> io::Result<Cell> {
+        self.at_depth(bytes, depth, time, |data, at| self.file.write_all_at(data, at))
+    }
+
+    /// Reads the file from its beginning with reads of one size for `time`, `depth` of them at once.
+    ///
+    /// # Errors
+    /// A read fails.
+    pub fn read(&self, bytes: usize, depth: usize, time: Duration) -> io::Result<Cell> {
+        self.at_depth(bytes, depth, time, |data, at| self.file.read_exact_at(data, at))
+    }
+
+    fn at_depth(
+        &self,
+        bytes: usize,
+        depth: usize,
+        time: Duration,
+        work: impl Fn(&mut [u8], u64) -> io::Result<()> + Sync,
+    ) -> io::Result<Cell> {
+        let slots = self.bytes / bytes as u64;
+        let next = AtomicU64::new(0);
         let begun = Instant::now();
-        let written = std::thread::scope(|scope| {
-            let writers: Vec<_> = (0..depth)
+        let done = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..depth)
                 .map(|seed| {
-                    let (next, stop) = (&next, &stop);
+                    let (next, work) = (&next, &work);
                     scope.spawn(move || {
-                        let data = AlignedBytes::pattern(write_bytes, seed as u64);
-                        let mut written = 0u64;
-                        while !stop.load(Ordering::Relaxed) {
+                        let mut data = AlignedBytes::pattern(bytes, seed as u64);
+                        let mut done = 0u64;
+                        while begun.elapsed() < time {
                             let slot = next.fetch_add(1, Ordering::Relaxed) % slots;
-                            self.file.write_all_at(data.bytes(), slot * write_bytes as u64)?;
-                            written += write_bytes as u64;
+                            work(data.bytes_mut(), slot * bytes as u64)?;
+                            done += bytes as u64;
                         }
-                        io::Result::Ok(written)
+                        io::Result::Ok(done)
                     })
                 })
                 .collect();
-            std::thread::sleep(time);
-            stop.store(true, Ordering::Relaxed);
             let mut sum = 0;
-            for writer in writers {
-                sum += writer.join().expect("a writer does not panic")?;
+            for worker in workers {
+                sum += worker.join().expect("a worker does not panic")?;
             }
             io::Result::Ok(sum)
         })?;
-        let mib_per_s = written as f64 / begun.elapsed().as_secs_f64() / f64::from(1 << 20);
-        Ok(WriteCell { write_bytes, depth, mib_per_s })
+        let mib_per_s = done as f64 / begun.elapsed().as_secs_f64() / f64::from(1 << 20);
+        Ok(Cell { bytes, depth, mib_per_s })
+    }
+
+    /// Writes `bytes` at `at`, both whole blocks, and flushes.
+    pub(crate) fn write_through(&self, data: &AlignedBytes, bytes: usize, at: u64) -> io::Result<()> {
+        self.file.write_all_at(&data.bytes()[..bytes], at)?;
+        self.file.sync_data()
+    }
+
+    /// The file's size in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.bytes
     }
 
     /// Writes of one size, each with its own flush, for `time`.
@@ -134,19 +162,33 @@ impl Target {
         Ok(FlushCell { write_bytes, latency: latencies.summary() })
     }
 
-    /// Every size at every depth, `time` for each.
+    /// Write and flush of every size, `time` for each.
+    ///
+    /// # Errors
+    /// A write or a flush fails.
+    pub fn write_and_flush_all(&self, time: Duration) -> io::Result<Vec<FlushCell>> {
+        FLUSH_BYTES.iter().map(|bytes| self.write_and_flush(*bytes, time)).collect()
+    }
+
+    /// Overwrites with every size at every depth, `time` for each.
     ///
     /// # Errors
     /// A write fails.
-    pub fn overwrite_all(&self, time: Duration) -> io::Result<Vec<WriteCell>> {
-        let mut cells = Vec::new();
-        for write_bytes in WRITE_BYTES {
-            for depth in DEPTHS {
-                cells.push(self.overwrite(write_bytes, depth, time)?);
-            }
-        }
-        Ok(cells)
+    pub fn overwrite_all(&self, time: Duration) -> io::Result<Vec<Cell>> {
+        cells().map(|(bytes, depth)| self.overwrite(bytes, depth, time)).collect()
     }
+
+    /// Reads with every size at every depth, `time` for each.
+    ///
+    /// # Errors
+    /// A read fails.
+    pub fn read_all(&self, time: Duration) -> io::Result<Vec<Cell>> {
+        cells().map(|(bytes, depth)| self.read(bytes, depth, time)).collect()
+    }
+}
+
+fn cells() -> impl Iterator<Item = (usize, usize)> {
+    SIZES.into_iter().flat_map(|bytes| DEPTHS.into_iter().map(move |depth| (bytes, depth)))
 }
 
 impl Drop for Target {
@@ -160,39 +202,38 @@ impl Drop for Target {
 ///
 /// # Panics
 /// There is no cell.
-pub fn best(cells: &[WriteCell]) -> WriteCell {
+pub fn best(cells: &[Cell]) -> Cell {
     *cells.iter().max_by(|a, b| a.mib_per_s.total_cmp(&b.mib_per_s)).expect("at least one cell is measured")
 }
 
 /// Bytes that begin at a multiple of the block, as direct access needs; made without unsafe code by taking a little more.
-struct AlignedBytes {
+#[derive(Debug)]
+pub(crate) struct AlignedBytes {
     bytes: Vec<u8>,
     skip: usize,
     length: usize,
 }
 
 impl AlignedBytes {
-    fn zeros(length: usize) -> AlignedBytes {
+    pub(crate) fn zeros(length: usize) -> AlignedBytes {
         let bytes = vec![0; length + BLOCK];
         let skip = bytes.as_ptr().align_offset(BLOCK);
         AlignedBytes { bytes, skip, length }
     }
 
     /// Bytes without repetition inside a block, so that no drive can compress them away.
-    fn pattern(length: usize, seed: u64) -> AlignedBytes {
+    pub(crate) fn pattern(length: usize, seed: u64) -> AlignedBytes {
         let mut aligned = AlignedBytes::zeros(length);
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        for chunk in aligned.bytes[aligned.skip..aligned.skip + length].chunks_mut(8) {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            chunk.copy_from_slice(&state.to_ne_bytes()[..chunk.len()]);
-        }
+        aligned.bytes_mut().copy_from_slice(&random(length, seed));
         aligned
     }
 
     fn bytes(&self) -> &[u8] {
         &self.bytes[self.skip..self.skip + self.length]
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.skip..self.skip + self.length]
     }
 }
 
@@ -214,6 +255,7 @@ mod tests {
         let target = Target::create(dir.path(), 64 << 20, &mut |_| {}).unwrap();
         let cell = target.overwrite(128 << 10, 4, Duration::from_millis(20)).unwrap();
         assert!(cell.mib_per_s > 0.0);
+        assert!(target.read(128 << 10, 4, Duration::from_millis(20)).unwrap().mib_per_s > 0.0);
         let flush = target.write_and_flush(4096, Duration::from_millis(20)).unwrap();
         assert!(flush.latency.count > 0 && flush.latency.p50_us > 0);
         drop(target);
@@ -222,7 +264,7 @@ mod tests {
 
     #[test]
     fn the_drives_figure_is_the_best_cell() {
-        let cell = |depth, mib_per_s| WriteCell { write_bytes: 1, depth, mib_per_s };
+        let cell = |depth, mib_per_s| Cell { bytes: 1, depth, mib_per_s };
         assert_eq!(best(&[cell(1, 5.0), cell(4, 9.0), cell(8, 7.0)]).depth, 4);
     }
 }

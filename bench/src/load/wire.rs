@@ -1,322 +1,215 @@
-//! Produce below the SDK: batches that are built once and sent again and again, over one blocking socket a partition.
+//! Produce below the SDK: batches that are built once and sent again and again, from a few threads that never block.
 //!
 //! What an SDK costs (copying records into batches, their checksum) is left out, so that the broker is what is measured.
-//! The bytes are real batches without a producer id, so none of them is a repetition to the broker.
+//! The bytes are real batches without a producer id, so none of them is a repetition to the broker. The first record of
+//! each begins with the time at which the batch was to be sent; the checksum is mended for those eight bytes alone.
 
-use std::collections::VecDeque;
-use std::io::{self, IoSlice, Read, Write};
-use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use tidegate::{LeaderEpoch, PartitionInfo, ShardId, TopicId, TopicPartition};
-use tidegate_protocol::api::Api;
-use tidegate_protocol::api::credit::{Credit, Reason, Scope};
-use tidegate_protocol::api::error::ErrorBody;
-use tidegate_protocol::api::hello::{HelloReply, HelloRequest};
-use tidegate_protocol::api::produce::{ProduceReply, ProduceRequest};
-use tidegate_protocol::batch::{BatchBuilder, BatchOrigin};
-use tidegate_protocol::frame::{Frame, Kind, Split, split};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+use tidegate::{Acks, PartitionInfo, ShardId, TopicId};
+use tidegate_protocol::batch::{BatchBuilder, BatchOrigin, BatchView};
 
-use crate::latency::Latencies;
-use crate::produce::{Outcome, Workload, payload};
+use super::{Job, Published, sleep_exactly};
+use crate::load::link::Link;
+use crate::payload::{Payload, STAMP_BYTES};
+use crate::workload::{Schedule, Workload};
 
-/// Frames under way on each connection, if the broker gives credit for them: enough that a drive with slow flushes is kept
-/// writing.
-const IN_FLIGHT: usize = 16;
+/// How long a run waits, after its end, for what it has sent.
+pub(crate) const DRAIN: Duration = Duration::from_secs(20);
 
-/// Longest reply, in bytes; a hello and a produce reply are far shorter.
-const REPLY_BYTES_MAX: u32 = 64 << 10;
+/// Longest wait for anything to happen, so that a stop is seen.
+const NAP: Duration = Duration::from_millis(50);
+
+/// A batch to send again and again.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) records: u32,
+    /// Where the first value begins, if it is long enough for a time.
+    pub(crate) stamp_at: Option<usize>,
+}
 
 /// Produces to all partitions of a topic until the time is over, and waits for the last acknowledgement. Blocks.
 ///
 /// # Errors
-/// The broker refuses, is lost, or says what cannot be understood.
-pub fn run(
-    server: &str,
+/// The broker cannot be reached, is lost, or says what cannot be understood. What it refuses is counted.
+pub(crate) fn run(
+    job: &Job<'_>,
     topic: TopicId,
     partitions: &[PartitionInfo],
     workload: &Workload,
-) -> io::Result<Outcome> {
-    let begun = Instant::now();
-    let mut sums = Sums::default();
+) -> io::Result<Published> {
+    let batch = prepare(workload);
+    let mut links = Vec::new();
+    let routes = routes(partitions, workload.producers);
+    let link_count = routes.len();
+    let batches_per_s = workload.rate.map(|records| records / f64::from(batch.records));
+    for (index, (shard, partitions)) in routes.into_iter().enumerate() {
+        let mut link = Link::connect(job.server, shard, workload.in_flight)?;
+        link.produce_to(topic, &partitions, workload.acks);
+        let begin_ns = job.start_ns;
+        link.schedule = batches_per_s.map(|rate| Schedule::new(begin_ns, rate, index, link_count));
+        links.push(link);
+    }
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(links.len()).max(1);
+    let mut shares: Vec<Vec<Link>> = (0..threads).map(|_| Vec::new()).collect();
+    for (index, link) in links.into_iter().enumerate() {
+        shares[index % threads].push(link);
+    }
+    let mut published = Published::new(job.window);
     std::thread::scope(|scope| {
-        let loads: Vec<_> = partitions
-            .iter()
-            .map(|partition| {
-                scope.spawn(move || Load::connect(server, topic, partition, workload)?.run(begun))
-            })
+        let batch = &batch;
+        let running: Vec<_> = shares
+            .into_iter()
+            .map(|links| scope.spawn(move || drive(job, links, batch, workload.acks)))
             .collect();
-        for load in loads {
-            sums.add(load.join().expect("a load thread does not panic")?);
+        for load in running {
+            published.merge(&load.join().expect("a load thread does not panic")?);
         }
         io::Result::Ok(())
     })?;
-    Ok(sums.outcome(begun.elapsed().as_secs_f64()))
+    Ok(published)
 }
 
-/// One connection that produces to one partition.
-struct Load<'a> {
-    socket: TcpStream,
-    received: Vec<u8>,
-    request: ProduceRequest,
-    workload: &'a Workload,
-    batch: Vec<u8>,
-    records: u32,
-    /// Bytes of produce frames sent, and how many may be.
-    sent: u64,
-    limit: u64,
-    /// When each frame under way was sent, oldest first: replies to one partition come in order.
-    under_way: VecDeque<Instant>,
-    sums: Sums,
+/// Which connection goes to which partitions: each producer has one for every shard that owns one of its partitions.
+fn routes(partitions: &[PartitionInfo], producers: usize) -> Vec<(ShardId, Vec<PartitionInfo>)> {
+    let mut routes: BTreeMap<(usize, u16), Vec<PartitionInfo>> = BTreeMap::new();
+    for k in 0..partitions.len().max(producers) {
+        let partition = &partitions[k % partitions.len()];
+        routes.entry((k % producers, partition.shard.0)).or_default().push(*partition);
+    }
+    routes.into_iter().map(|((_, shard), partitions)| (ShardId(shard), partitions)).collect()
 }
 
-#[derive(Default)]
-struct Sums {
-    records: u64,
-    bytes: u64,
-    batches: u64,
-    level_min: Option<u8>,
-    latency: Latencies,
-    credit_wait: Duration,
-}
-
-impl<'a> Load<'a> {
-    fn connect(
-        server: &str,
-        topic: TopicId,
-        partition: &PartitionInfo,
-        workload: &'a Workload,
-    ) -> io::Result<Load<'a>> {
-        let socket = TcpStream::connect(server)?;
-        socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(Duration::from_secs(30)))?;
-        let (batch, records) = batch(workload, partition.partition.0 as u64);
-        let mut load = Load {
-            socket,
-            received: Vec::new(),
-            request: ProduceRequest {
-                partition: TopicPartition { topic, partition: partition.partition },
-                leader_epoch: LeaderEpoch::UNKNOWN,
-                acks: workload.acks,
-            },
-            workload,
-            batch,
-            records,
-            sent: 0,
-            limit: 0,
-            under_way: VecDeque::new(),
-            sums: Sums::default(),
-        };
-        load.limit = load.hello(partition.shard)?.credit_initial;
-        Ok(load)
-    }
-
-    fn hello(&mut self, shard: ShardId) -> io::Result<HelloReply> {
-        let request = HelloRequest {
-            version_min: 1,
-            version_max: 1,
-            client_id: "tg bench".into(),
-            software: concat!("tidegate-bench ", env!("CARGO_PKG_VERSION")).into(),
-            shard: Some(shard),
-        };
-        let mut frame = Vec::new();
-        request.encode(0, &mut frame);
-        self.socket.write_all(&frame)?;
-        self.receive(|frame| HelloReply::decode(frame).map_err(io::Error::other))
-    }
-
-    fn run(mut self, begun: Instant) -> io::Result<Sums> {
-        let mut head = Vec::new();
-        let mut correlation = 1;
-        while begun.elapsed() < self.workload.time {
-            while self.under_way.len() >= IN_FLIGHT {
-                self.acknowledged()?;
-            }
-            self.wait_for_credit()?;
-            head.clear();
-            self.request.encode_head(correlation, self.batch.len(), &mut head);
-            correlation += 1;
-            self.under_way.push_back(Instant::now());
-            self.sent += (head.len() + self.batch.len()) as u64;
-            write_both(&mut self.socket, &head, &self.batch)?;
+/// Lets some connections send what is due and takes in what comes, until all is done.
+fn drive(job: &Job<'_>, mut links: Vec<Link>, batch: &Prepared, acks: Acks) -> io::Result<Published> {
+    sleep_exactly();
+    let mut published = Published::new(job.window);
+    let give_up_ns = job.window.end_ns + DRAIN.as_nanos() as u64;
+    loop {
+        let mut wake_ns = give_up_ns;
+        let mut active = false;
+        for link in &mut links {
+            link.pump(job, batch, acks, &mut published)?;
+            wake_ns = wake_ns.min(link.next_due_ns(job));
+            active |= !link.is_done(job);
         }
-        while !self.under_way.is_empty() {
-            self.acknowledged()?;
+        let now_ns = job.clock.now_ns();
+        if !active || now_ns >= give_up_ns || job.stop.load(Ordering::Relaxed) {
+            break;
         }
-        Ok(self.sums)
-    }
-
-    fn wait_for_credit(&mut self) -> io::Result<()> {
-        if self.sent < self.limit {
-            return Ok(());
-        }
-        let at = Instant::now();
-        let wanted = (self.batch.len() * IN_FLIGHT) as u64;
-        let ask = Credit { scope: Scope::Produce, limit: self.limit, reason: Reason::None, wanted };
-        let mut frame = Vec::new();
-        ask.encode(&mut frame);
-        self.socket.write_all(&frame)?;
-        while self.sent >= self.limit {
-            self.event()?;
-        }
-        self.sums.credit_wait += at.elapsed();
-        Ok(())
-    }
-
-    fn acknowledged(&mut self) -> io::Result<()> {
-        let before = self.under_way.len();
-        while self.under_way.len() == before {
-            self.event()?;
-        }
-        Ok(())
-    }
-
-    /// Takes in one frame of the broker: an acknowledgement or more credit.
-    fn event(&mut self) -> io::Result<()> {
-        enum Event {
-            Reply(ProduceReply),
-            Limit(u64),
-        }
-        let event = self.receive(|frame| match frame.api() {
-            Ok(Api::Produce) => ProduceReply::decode(frame).map(Event::Reply).map_err(io::Error::other),
-            Ok(Api::Credit) => {
-                let credit = Credit::decode(frame).map_err(io::Error::other)?;
-                Ok(Event::Limit(if credit.scope == Scope::Produce { credit.limit } else { 0 }))
-            }
-            other => Err(io::Error::other(format!("the broker sends {other:?}, which nobody asked for"))),
-        })?;
-        match event {
-            Event::Limit(limit) => self.limit = self.limit.max(limit),
-            Event::Reply(reply) => {
-                let sent = self.under_way.pop_front();
-                let sent = sent.ok_or_else(|| io::Error::other("the broker answers what was not asked"))?;
-                if reply.record_count != self.records {
-                    return Err(io::Error::other("the broker acknowledges another number of records"));
-                }
-                let sums = &mut self.sums;
-                sums.latency.record(sent.elapsed().as_micros() as u64);
-                sums.records += u64::from(self.records);
-                sums.bytes += self.batch.len() as u64;
-                sums.batches += 1;
-                let level = reply.level as u8;
-                sums.level_min = Some(sums.level_min.map_or(level, |min| min.min(level)));
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits for the next frame and looks at it.
-    fn receive<T>(&mut self, look: impl FnOnce(&Frame<'_>) -> io::Result<T>) -> io::Result<T> {
-        loop {
-            let needed = match split(&self.received, REPLY_BYTES_MAX).map_err(io::Error::other)? {
-                Split::Frame(frame) => {
-                    if frame.kind == Kind::Error {
-                        let body = ErrorBody::decode(&frame).map_err(io::Error::other)?;
-                        return Err(io::Error::other(body.to_string()));
-                    }
-                    let looked = look(&frame);
-                    let length = frame.len();
-                    self.received.drain(..length);
-                    return looked;
-                }
-                Split::Incomplete { needed } => needed,
-            };
-            let before = self.received.len();
-            self.received.resize(needed.max(before + 4096), 0);
-            let count = self.socket.read(&mut self.received[before..])?;
-            self.received.truncate(before + count);
-            if count == 0 {
-                return Err(io::Error::new(
-                    io::ErrorKind::UnexpectedEof,
-                    "the broker has closed the connection",
-                ));
+        let wait = Duration::from_nanos(wake_ns.saturating_sub(now_ns)).min(NAP);
+        for (link, ready) in wait_for(&links, wait)? {
+            if ready {
+                links[link].receive(job, batch, &mut published)?;
             }
         }
     }
+    for link in &mut links {
+        link.give_up(job, batch, &mut published);
+    }
+    Ok(published)
 }
 
-impl Sums {
-    fn add(&mut self, other: Sums) {
-        self.records += other.records;
-        self.bytes += other.bytes;
-        self.batches += other.batches;
-        self.level_min = match (self.level_min, other.level_min) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        self.latency.merge(&other.latency);
-        self.credit_wait += other.credit_wait;
+/// Which links have something to read, after `wait` at the latest.
+fn wait_for(links: &[Link], wait: Duration) -> io::Result<Vec<(usize, bool)>> {
+    let mut fds: Vec<PollFd<'_>> = links
+        .iter()
+        .map(|link| {
+            let wanted =
+                if link.is_writing() { PollFlags::POLLIN | PollFlags::POLLOUT } else { PollFlags::POLLIN };
+            PollFd::new(link.socket(), wanted)
+        })
+        .collect();
+    match ppoll(&mut fds, Some(TimeSpec::from_duration(wait)), None) {
+        Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+        Err(error) => return Err(error.into()),
     }
-
-    fn outcome(&self, seconds: f64) -> Outcome {
-        Outcome {
-            records: self.records,
-            bytes: self.bytes,
-            batches: self.batches,
-            seconds,
-            mib_per_s: self.bytes as f64 / seconds / f64::from(1 << 20),
-            records_per_s: self.records as f64 / seconds,
-            ack: self.latency.summary(),
-            round_trip: self.latency.summary(),
-            level_min: self.level_min.unwrap_or(0),
-            credit_wait_ms: self.credit_wait.as_millis() as u64,
-            memory_wait_ms: 0,
-        }
-    }
+    let readable = PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR;
+    Ok(fds
+        .iter()
+        .map(|fd| fd.revents().is_some_and(|happened| happened.intersects(readable)))
+        .enumerate()
+        .collect())
 }
 
-/// A full batch of the workload, and its records.
-fn batch(workload: &Workload, seed: u64) -> (Vec<u8>, u32) {
-    let value = payload(workload.record_bytes, seed);
+/// A full batch of the workload.
+pub(crate) fn prepare(workload: &Workload) -> Prepared {
+    let mut payload = Payload::new(workload, 1);
     let mut builder = BatchBuilder::new(Vec::new());
     let none: [(&str, Option<&[u8]>); 0] = [];
-    while builder.is_empty() || builder.len() + value.len() + 32 <= workload.batch_bytes {
-        builder.push(0, None, Some(&value), none);
+    let full = |builder: &BatchBuilder, next: usize| match workload.batch_records {
+        0 => builder.len() + next > workload.batch_bytes(),
+        records => builder.records_count() as usize == records,
+    };
+    loop {
+        let (value, key) = payload.next(0);
+        if !builder.is_empty() && full(&builder, builder.len_of(0, key, Some(value), none)) {
+            break;
+        }
+        builder.push(0, key, Some(value), none);
     }
     let records = builder.records_count() as u32;
-    (builder.finish(BatchOrigin::NONE), records)
+    let bytes = builder.finish(BatchOrigin::NONE);
+    let stamp_at = stamp_place(&bytes);
+    Prepared { bytes, records, stamp_at }
 }
 
-fn write_both(socket: &mut TcpStream, head: &[u8], body: &[u8]) -> io::Result<()> {
-    let mut head_done = 0;
-    let mut body_done = 0;
-    while body_done < body.len() {
-        let parts = [IoSlice::new(&head[head_done..]), IoSlice::new(&body[body_done..])];
-        let written = match socket.write_vectored(&parts) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => written,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
-        let of_head = written.min(head.len() - head_done);
-        head_done += of_head;
-        body_done += written - of_head;
-    }
-    Ok(())
+/// Where the first value lies in a batch that was just built, if it can hold a time.
+fn stamp_place(bytes: &[u8]) -> Option<usize> {
+    let batch = BatchView::parse(bytes).expect("it was built by the builder");
+    let first = batch.records().expect("it is not compressed").next()?.expect("a record of the builder");
+    let value = first.value.filter(|value| value.len() >= STAMP_BYTES)?;
+    Some(value.as_ptr().addr() - bytes.as_ptr().addr())
 }
 
 #[cfg(test)]
 mod tests {
-    use tidegate::Acks;
-    use tidegate_protocol::batch::BatchView;
+    use tidegate_protocol::batch::replace_in_records;
 
     use super::*;
+    use crate::payload::stamp_of;
+    use crate::workload::sample;
 
     #[test]
-    fn a_prepared_batch_is_full_and_passes_the_brokers_check() {
-        let workload = Workload {
-            topic: "t".into(),
-            record_bytes: 1024,
-            batch_bytes: 64 << 10,
-            acks: Acks::Leader,
-            time: Duration::from_secs(1),
-        };
-        let (bytes, records) = batch(&workload, 1);
-        assert!(bytes.len() <= 64 << 10 && bytes.len() > 62 << 10);
-        assert!(records >= 60);
-        let view = BatchView::parse(&bytes).unwrap();
+    fn a_prepared_batch_is_full_and_passes_the_brokers_check_with_any_time() {
+        let workload = Workload { record_bytes: 1024, batch_records: 0, ..sample() };
+        let mut batch = prepare(&workload);
+        assert!(batch.bytes.len() <= 256 << 10 && batch.bytes.len() > 254 << 10);
+        replace_in_records(&mut batch.bytes, batch.stamp_at.unwrap(), &77u64.to_ne_bytes());
+        let view = BatchView::parse(&batch.bytes).unwrap();
         view.check_from_client(1 << 20).unwrap();
         view.verify_crc().unwrap();
-        assert_eq!(view.header().records_count as u32, records);
+        assert_eq!(view.header().records_count as u32, batch.records);
+        assert_eq!(view.records().unwrap().next().unwrap().unwrap().value.and_then(stamp_of), Some(77));
+    }
+
+    #[test]
+    fn a_batch_has_as_many_records_as_asked_for_and_short_ones_have_no_time() {
+        let batch = prepare(&Workload { record_bytes: 4, batch_records: 3, keys: 10, ..sample() });
+        assert_eq!((batch.records, batch.stamp_at), (3, None));
+    }
+
+    #[test]
+    fn every_partition_and_every_producer_has_a_connection_to_the_right_shard() {
+        let partition = |n: i32| PartitionInfo {
+            partition: tidegate::PartitionId(n),
+            leader: tidegate::NodeId(0),
+            shard: ShardId((n % 2) as u16),
+            epoch: tidegate::LeaderEpoch(0),
+        };
+        let four: Vec<_> = (0..4).map(partition).collect();
+        let few = routes(&four, 2);
+        assert_eq!(few.len(), 2, "producer 0 has the even partitions, 1 the odd ones");
+        assert!(few.iter().all(|(shard, list)| list.len() == 2 && list.iter().all(|p| p.shard == *shard)));
+        let many = routes(&four, 8);
+        assert_eq!(many.len(), 8);
+        let one = routes(&four, 1);
+        assert_eq!(one.len(), 2, "a connection for each shard");
     }
 }

@@ -74,7 +74,7 @@ pub(crate) fn serve(args: &ServeArgs, out: &mut Out) -> Result<(), Failure> {
     }
     let config = raw.check().map_err(|e| failed(e, Code::Usage))?;
     let running = start(config).map_err(|e| failed(e, Code::BrokerFailed))?;
-    out.json(&json!({ "listen": running.addr.to_string() }))?;
+    out.json(&json!({ "listen": running.addr.to_string(), "facts": facts(&running) }))?;
     out.flush()?;
     wait_for_input_to_end()?;
     running.stop().map_err(|e| failed(e, Code::BrokerFailed))
@@ -84,9 +84,8 @@ pub(crate) fn serve(args: &ServeArgs, out: &mut Out) -> Result<(), Failure> {
 fn banner(running: &Running, begun: Instant, out: &mut Out) -> Result<(), Failure> {
     let ready_ms = begun.elapsed().as_millis() as u64;
     if out.is_json() {
-        let facts: Map<String, Value> =
-            running.facts.iter().map(|(name, value)| (name.clone(), Value::from(value.clone()))).collect();
-        out.json(&json!({ "listen": running.addr.to_string(), "ready_ms": ready_ms, "facts": facts }))?;
+        let listen = running.addr.to_string();
+        out.json(&json!({ "listen": listen, "ready_ms": ready_ms, "facts": facts(running) }))?;
         return out.flush();
     }
     let server =
@@ -103,6 +102,10 @@ fn banner(running: &Running, begun: Instant, out: &mut Out) -> Result<(), Failur
     out.line(format!("  tg{server} produce t < README.md"))?;
     out.line(format!("  tg{server} consume t"))?;
     out.flush()
+}
+
+fn facts(running: &Running) -> Map<String, Value> {
+    running.facts.iter().map(|(name, value)| (name.clone(), Value::from(value.clone()))).collect()
 }
 
 /// Returns when the process that started this one has closed our standard input or ended; or on SIGTERM.

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "all of this file is test code, its helpers too")]
 
+mod bench;
 mod consume;
 mod disk;
 mod dump;

@@ -1,0 +1,221 @@
+//! Runs one workload: starts consumers, then producers, waits for the last acknowledgement and the last arrival.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tidegate::{Client, Error};
+use tokio::runtime::Handle;
+
+use crate::load::consume::{ARRIVAL, Consumed, Readers};
+use crate::load::{Job, Published, sdk, wire};
+use crate::machine::{CpuShares, CpuTimes, Device, Process};
+use crate::series::{Clock, Live, Window};
+use crate::workload::{ClientKind, ReadFrom, Workload};
+
+/// Between the start of the workers and the first send, for each reading and once more: all of them are there by then.
+const LEAD: Duration = Duration::from_millis(100);
+/// More of it for each producer: its identity is made durable before it sends.
+const LEAD_PRODUCER: Duration = Duration::from_millis(5);
+
+/// The broker that is measured.
+#[derive(Clone, Debug)]
+pub struct Site {
+    /// Where it listens.
+    pub server: String,
+    /// A client of it.
+    pub client: Client,
+    /// The threads of clients.
+    pub handle: Handle,
+    /// Where its data lie, if that is on this machine: for what the drive writes.
+    pub data: Option<PathBuf>,
+    /// Its process, if that is known: for what others take of the processors.
+    pub process: Option<Process>,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What was run.
+    pub workload: Workload,
+    /// Of the producers; none without any.
+    pub published: Option<Published>,
+    /// Of each reading, in their order.
+    pub consumed: Vec<Consumed>,
+    /// The processors' time, warm-up included.
+    pub cpu: CpuShares,
+    /// Bytes that the drive wrote from the first send to the last acknowledgement, whoever wrote them.
+    pub device_written: Option<u64>,
+}
+
+/// Why a run could not go on.
+#[derive(Debug)]
+pub enum RunError {
+    /// The SDK says why.
+    Client(Error),
+    /// A plain socket, a file or the broker on the other end of it.
+    Io(io::Error),
+}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RunError::Client(error) => error.fmt(f),
+            RunError::Io(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for RunError {}
+
+impl From<Error> for RunError {
+    fn from(error: Error) -> RunError {
+        RunError::Client(error)
+    }
+}
+
+impl From<io::Error> for RunError {
+    fn from(error: io::Error) -> RunError {
+        RunError::Io(error)
+    }
+}
+
+/// Runs a workload to its end, or until `stop` is set. Blocks; must not be called from a task.
+///
+/// # Errors
+/// A topic does not exist, the broker is lost, or stored data is damaged. Records that are refused are counted, not an
+/// error.
+pub fn run(
+    site: &Site,
+    workload: &Workload,
+    live: &Arc<Live>,
+    stop: &AtomicBool,
+) -> Result<Outcome, RunError> {
+    let device = site.data.as_deref().and_then(Device::of);
+    let written = || device.as_ref().and_then(|device| device.written_bytes().ok());
+    let clock = Clock::start();
+    let (cpu_before, written_before) = (CpuTimes::now(), written());
+    let (begun, own_before) = (Instant::now(), own_seconds(site));
+    let lead = LEAD * (1 + workload.readings.len() as u32) + LEAD_PRODUCER * workload.producers as u32;
+    let start_ns = clock.now_ns() + lead.as_nanos() as u64;
+    let window = Window::after(start_ns, workload.warmup, workload.time);
+    let job = Job { server: &site.server, clock, start_ns, window, live, stop };
+    let mut readers = Vec::new();
+    for reading in &workload.readings {
+        readers.push(Readers::start(&site.client, &site.handle, reading, &job)?);
+    }
+    let (arrived_before, published_before) = (Live::of(&live.arrived), Live::of(&live.published));
+    let published = if workload.producers == 0 {
+        wait_for_window(&job, &readers);
+        None
+    } else {
+        Some(produce(&job, site, workload)?)
+    };
+    let device_written = written().zip(written_before).map(|(after, before)| after - before);
+    let sent = Live::of(&live.published) - published_before;
+    let missing = await_arrival(&job, workload, sent, arrived_before);
+    let mut consumed = Vec::new();
+    for reader in readers {
+        consumed.push(reader.finish(&site.handle)?);
+    }
+    let tail = workload.readings.iter().position(|reading| reading.from == ReadFrom::Tail);
+    if let Some(tail) = tail {
+        consumed[tail].series.missing(missing);
+    }
+    let mut cpu = CpuTimes::now().since(cpu_before);
+    if let Some((after, before)) = own_seconds(site).zip(own_before) {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        cpu = cpu.without(after - before, cores * begun.elapsed().as_secs_f64());
+    }
+    Ok(Outcome { workload: workload.clone(), published, consumed, cpu, device_written })
+}
+
+/// Seconds of processor time that the broker's process and this one have used.
+fn own_seconds(site: &Site) -> Option<f64> {
+    let this = Process { pid: std::process::id() };
+    Some(site.process?.cpu_seconds().ok()? + this.cpu_seconds().ok()?)
+}
+
+/// Records and bytes of one arrival at the broker or the SDK: a full batch where batches are prepared, else a record.
+pub fn arrival(workload: &Workload) -> (usize, usize) {
+    match workload.client {
+        ClientKind::Sdk => (1, workload.record_bytes),
+        ClientKind::Wire => {
+            let batch = wire::prepare(workload);
+            (batch.records as usize, batch.bytes.len())
+        }
+    }
+}
+
+fn produce(job: &Job<'_>, site: &Site, workload: &Workload) -> Result<Published, RunError> {
+    match workload.client {
+        ClientKind::Sdk => Ok(sdk::run(job, &site.client, &site.handle, workload)?),
+        ClientKind::Wire => {
+            let topics = site.handle.block_on(site.client.admin().list_topics())?;
+            let topic = topics.iter().find(|topic| topic.name == workload.topic);
+            let topic = topic.ok_or_else(|| {
+                io::Error::new(io::ErrorKind::NotFound, format!("there is no topic {:?}", workload.topic))
+            })?;
+            Ok(wire::run(job, topic.topic, &topic.partitions, workload)?)
+        }
+    }
+}
+
+/// Waits for the window's end, or until there is nothing more to read.
+fn wait_for_window(job: &Job<'_>, readers: &[Readers]) {
+    while job.clock.now_ns() < job.window.end_ns
+        && (readers.is_empty() || !readers.iter().all(Readers::is_finished))
+        && !job.stop.load(Ordering::Relaxed)
+    {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until tail readers have what was acknowledged, for it belongs to their latency; other readers end with the window.
+/// Returns how many records have not come.
+fn await_arrival(job: &Job<'_>, workload: &Workload, sent: u64, arrived_before: u64) -> u64 {
+    let tails = workload.readings.iter().filter(|reading| reading.from == ReadFrom::Tail);
+    let expected = sent * tails.map(|reading| reading.subscriptions as u64).sum::<u64>();
+    let missing = || (arrived_before + expected).saturating_sub(Live::of(&job.live.arrived));
+    let begun = Instant::now();
+    while missing() > 0 && begun.elapsed() < ARRIVAL && !job.stop.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    missing()
+}
+
+impl Outcome {
+    /// Adds a later slice of the same run.
+    ///
+    /// # Panics
+    /// The slices are of different workloads.
+    pub fn append(&mut self, later: Outcome) {
+        match (&mut self.published, later.published) {
+            (Some(mine), Some(theirs)) => mine.append(theirs),
+            (None, None) => {}
+            _ => panic!("slices of one run all produce or none does"),
+        }
+        assert_eq!(self.consumed.len(), later.consumed.len(), "slices of one run have the same readings");
+        for (mine, theirs) in self.consumed.iter_mut().zip(later.consumed) {
+            mine.series.append(theirs.series);
+            mine.records += theirs.records;
+            mine.ended_early |= theirs.ended_early;
+        }
+        // Of two slices the worse one counts.
+        self.cpu = CpuShares {
+            busy: self.cpu.busy.max(later.cpu.busy),
+            steal: self.cpu.steal.max(later.cpu.steal),
+            others: self.cpu.others.zip(later.cpu.others).map(|(a, b)| a.max(b)),
+        };
+        self.device_written = self.device_written.zip(later.device_written).map(|(a, b)| a + b);
+    }
+
+    /// Records that failed.
+    pub fn errors(&self) -> u64 {
+        let published = self.published.as_ref().map_or(0, |published| published.series.errors);
+        published + self.consumed.iter().map(|consumed| consumed.series.errors).sum::<u64>()
+    }
+}
