@@ -157,7 +157,6 @@ impl Link {
         &mut self,
         job: &Job<'_>,
         batch: &Prepared,
-        acks: Acks,
         published: &mut Published,
     ) -> io::Result<()> {
         self.count_due(job, batch);
@@ -182,7 +181,7 @@ impl Link {
             self.slots[slot as usize] = Some(intended_ns);
             self.begun += 1;
             self.begin(slot, intended_ns, batch);
-            self.out.done_when_written = (acks == Acks::None).then_some(slot);
+            self.out.done_when_written = self.is_unanswered().then_some(slot);
         }
     }
 
@@ -275,6 +274,10 @@ impl Link {
                         published.acked(job, intended_ns, now_ns, batch, level);
                     })?;
                 }
+                // Its frame counted as done when it was written, and its place may be in use again.
+                Event::Refused(why) if self.is_unanswered() => {
+                    published.refused_late(job.live, u64::from(batch.records), &why);
+                }
                 Event::Refused(why) => {
                     self.answered(correlation, |intended_ns| {
                         published.failed(job.live, intended_ns, now_ns, u64::from(batch.records), &why);
@@ -283,6 +286,11 @@ impl Link {
             }
         }
         Ok(())
+    }
+
+    /// Whether the broker answers only what it refuses.
+    fn is_unanswered(&self) -> bool {
+        self.requests.first().is_some_and(|request| request.acks == Acks::None)
     }
 
     fn answered(&mut self, correlation: u32, then: impl FnOnce(u64)) -> io::Result<()> {

@@ -6,7 +6,7 @@ pub mod idle;
 mod link;
 pub(crate) mod sdk;
 #[cfg(test)]
-mod stall_test;
+mod tests;
 pub(crate) mod wire;
 
 use std::sync::Arc;
@@ -95,6 +95,13 @@ impl Published {
         self.level_min = Some(self.level_min.map_or(level, |min| min.min(level)));
         Live::add(&live.published, records);
         Live::add(&live.published_bytes, bytes);
+    }
+
+    /// Records that counted as done when they were written are refused: their latency stands, their failure is counted.
+    fn refused_late(&mut self, live: &Live, records: u64, why: &str) {
+        self.series.missing(records);
+        self.first_error.get_or_insert_with(|| why.to_owned());
+        Live::add(&live.errors, records);
     }
 
     fn failed(&mut self, live: &Live, intended_ns: u64, now_ns: u64, records: u64, why: &str) {

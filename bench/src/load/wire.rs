@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
-use tidegate::{Acks, PartitionInfo, ShardId, TopicId};
+use tidegate::{PartitionInfo, ShardId, TopicId};
 use tidegate_protocol::batch::{BatchBuilder, BatchOrigin, BatchView};
 
 use super::{Job, Published, sleep_exactly};
@@ -64,10 +64,8 @@ pub(crate) fn run(
     let mut published = Published::new(job.window);
     std::thread::scope(|scope| {
         let batch = &batch;
-        let running: Vec<_> = shares
-            .into_iter()
-            .map(|links| scope.spawn(move || drive(job, links, batch, workload.acks)))
-            .collect();
+        let running: Vec<_> =
+            shares.into_iter().map(|links| scope.spawn(move || drive(job, links, batch))).collect();
         for load in running {
             published.merge(&load.join().expect("a load thread does not panic")?);
         }
@@ -87,7 +85,7 @@ fn routes(partitions: &[PartitionInfo], producers: usize) -> Vec<(ShardId, Vec<P
 }
 
 /// Lets some connections send what is due and takes in what comes, until all is done.
-fn drive(job: &Job<'_>, mut links: Vec<Link>, batch: &Prepared, acks: Acks) -> io::Result<Published> {
+fn drive(job: &Job<'_>, mut links: Vec<Link>, batch: &Prepared) -> io::Result<Published> {
     sleep_exactly();
     let mut published = Published::new(job.window);
     let give_up_ns = job.window.end_ns + DRAIN.as_nanos() as u64;
@@ -95,7 +93,7 @@ fn drive(job: &Job<'_>, mut links: Vec<Link>, batch: &Prepared, acks: Acks) -> i
         let mut wake_ns = give_up_ns;
         let mut active = false;
         for link in &mut links {
-            link.pump(job, batch, acks, &mut published)?;
+            link.pump(job, batch, &mut published)?;
             wake_ns = wake_ns.min(link.next_due_ns(job));
             active |= !link.is_done(job);
         }

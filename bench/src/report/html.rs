@@ -190,7 +190,7 @@ mod tests {
 
     use super::*;
     use crate::limits::Limit;
-    use crate::report::json::tests::{outcome, run};
+    use crate::report::json::{sample_outcome, sample_run};
 
     /// No address but the one that names SVG itself, and nothing that a browser would fetch.
     fn assert_self_contained(page: &str) {
@@ -202,8 +202,8 @@ mod tests {
 
     #[test]
     fn a_page_of_a_run_is_self_contained_and_shows_its_charts() {
-        let (outcome, limit) = (outcome(50_000), Limit { name: "drive write".into(), mib_per_s: 4.0 });
-        let mut json = run(&outcome, &[("kernel".into(), "<6.18>".into())], &limit).to_json();
+        let (outcome, limit) = (sample_outcome(50_000), Limit { name: "drive write".into(), mib_per_s: 4.0 });
+        let mut json = sample_run(&outcome, &[("kernel".into(), "<6.18>".into())], &limit).to_json();
         json["steps"] = json!([{ "rate": 10.0, "p50_us": 1, "p99_us": 2, "p999_us": 3 }]);
         let page = run_page(&json);
         assert_self_contained(&page);

@@ -241,41 +241,46 @@ fn aggregated(what: &str, latency: &Latencies) -> Value {
     Value::Object(fields)
 }
 
+/// For tests: a run of three seconds, 1,000 records in each, with a second of slow ones in the middle.
 #[cfg(test)]
-pub(crate) mod tests {
+pub(crate) fn sample_outcome(slow_us: u64) -> Outcome {
+    let second = 1_000_000_000;
+    let mut published =
+        Published::new(crate::series::Window { begin_ns: 0, end_ns: 3 * second, interval_ns: second });
+    for (at, micros) in [(0, 1_000), (1, slow_us), (2, 1_000)] {
+        published.series.done(at * second, at * second + micros * 1000, 1000, 1 << 20);
+    }
+    published.level_min = Some(2);
+    published.bytes = 3 << 20;
+    Outcome {
+        workload: crate::workload::sample(),
+        published: Some(published),
+        consumed: Vec::new(),
+        cpu: crate::machine::CpuShares { busy: 0.5, steal: 0.01, others: None },
+        device_written: Some(6 << 20),
+    }
+}
+
+/// For tests: the same with all that is told beside it.
+#[cfg(test)]
+pub(crate) fn sample_run<'a>(
+    outcome: &'a Outcome,
+    facts: &'a [(String, String)],
+    limit: &'a Limit,
+) -> Run<'a> {
+    Run { outcome, facts, limit: Some(limit), flush_loop: None, steps: &[], p99_us_max: None }
+}
+
+#[cfg(test)]
+mod tests {
     use super::*;
-    use crate::machine::CpuShares;
-    use crate::series::Window;
-    use crate::workload::sample;
-
-    /// A run of three seconds, 1,000 records in each, with a second of slow ones in the middle.
-    pub(crate) fn outcome(slow_us: u64) -> Outcome {
-        let second = 1_000_000_000;
-        let mut published = Published::new(Window { begin_ns: 0, end_ns: 3 * second, interval_ns: second });
-        for (at, micros) in [(0, 1_000), (1, slow_us), (2, 1_000)] {
-            published.series.done(at * second, at * second + micros * 1000, 1000, 1 << 20);
-        }
-        published.level_min = Some(2);
-        published.bytes = 3 << 20;
-        Outcome {
-            workload: sample(),
-            published: Some(published),
-            consumed: Vec::new(),
-            cpu: CpuShares { busy: 0.5, steal: 0.01, others: None },
-            device_written: Some(6 << 20),
-        }
-    }
-
-    pub(crate) fn run<'a>(outcome: &'a Outcome, facts: &'a [(String, String)], limit: &'a Limit) -> Run<'a> {
-        Run { outcome, facts, limit: Some(limit), flush_loop: None, steps: &[], p99_us_max: None }
-    }
 
     #[test]
     fn a_run_says_what_was_measured_how_durably_and_of_which_limit() {
-        let (outcome, limit) = (outcome(50_000), Limit { name: "drive write".into(), mib_per_s: 4.0 });
+        let (outcome, limit) = (sample_outcome(50_000), Limit { name: "drive write".into(), mib_per_s: 4.0 });
         let facts = [("reactor", "glommio"), ("durability", "whatever"), ("kernel", "6.18")];
         let facts = facts.map(|(n, v)| (n.to_owned(), v.to_owned()));
-        let json = run(&outcome, &facts, &limit).to_json();
+        let json = sample_run(&outcome, &facts, &limit).to_json();
         let wanted = [
             ("mib_per_s", json!(1.0)),
             ("records_per_s", json!(1000.0)),
@@ -308,15 +313,15 @@ pub(crate) mod tests {
 
     #[test]
     fn a_run_with_stolen_time_is_not_valid() {
-        let mut outcome = outcome(1_000);
+        let mut outcome = sample_outcome(1_000);
         outcome.cpu.steal = 0.021;
         let limit = Limit { name: "loopback".into(), mib_per_s: 1.0 };
-        assert_eq!(run(&outcome, &[], &limit).to_json()["valid"], false);
+        assert_eq!(sample_run(&outcome, &[], &limit).to_json()["valid"], false);
     }
 
     #[test]
     fn a_flush_loop_in_turn_gives_ratios() {
-        let (outcome, mut plain) = (outcome(3_000), outcome(1_000).published.unwrap().series);
+        let (outcome, mut plain) = (sample_outcome(3_000), sample_outcome(1_000).published.unwrap().series);
         plain.latency = Latencies::new();
         plain.latency.record_many(1_000, 1_000);
         let run = Run {

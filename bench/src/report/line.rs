@@ -27,11 +27,11 @@ pub fn perf_test(series: &Series) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::json::tests::outcome;
+    use crate::report::json::sample_outcome;
 
     #[test]
     fn the_line_is_that_of_kafkas_tool() {
-        let line = perf_test(&outcome(2_000).published.unwrap().series);
+        let line = perf_test(&sample_outcome(2_000).published.unwrap().series);
         assert_eq!(
             line,
             "3000 records sent, 1000.000000 records/sec (1.00 MB/sec), 1.33 ms avg latency, 2.00 ms max latency, 1.00 ms \

@@ -194,7 +194,7 @@ fn what_makes_no_sense_is_exit_2_and_starts_no_broker() {
     for (args, word) in [
         (&["produce", "--compression", "lz4"][..], "--client sdk"),
         (&["e2e", "--record-bytes", "4"], "8 bytes"),
-        (&["produce", "--rate", "-1"], "above 0"),
+        (&["produce", "--rate", "0"], "above 0"),
         (&["produce", "--beside-flush-loop"], "--rate"),
     ] {
         let ran = tg(&[&["bench"], args].concat());

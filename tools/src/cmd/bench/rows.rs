@@ -68,7 +68,15 @@ impl<'a> Bench<'a> {
 
     /// What stands beside the figures.
     pub(crate) fn facts(&self) -> Vec<(String, String)> {
-        self.host.facts(&self.args.drive.dir)
+        let client = match client_kind(self.args.client) {
+            ClientKind::Wire => "prepared batches produce, the SDK consumes",
+            ClientKind::Sdk => {
+                "the SDK produces and consumes; prepared records where one is under way on each connection"
+            }
+        };
+        let mut facts = self.host.facts(&self.args.drive.dir);
+        facts.push(("client".into(), client.into()));
+        facts
     }
 
     /// Stops the broker.
@@ -373,7 +381,8 @@ impl<'a> Bench<'a> {
     fn keep(&mut self, outcome: &Outcome, flush_loop: Option<&Series>) {
         let CpuShares { steal, others, .. } = outcome.cpu;
         self.measured.steal_ok &= steal <= STEAL_SHARE_MAX;
-        let facts = self.facts();
+        // The run says itself what produced.
+        let facts = self.host.facts(&self.args.drive.dir);
         let run = Run { outcome, facts: &facts, limit: None, flush_loop, steps: &[], p99_us_max: None };
         self.note("steal", steal);
         if let Some(others) = others {

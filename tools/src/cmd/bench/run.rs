@@ -426,18 +426,7 @@ fn tell_people(report: &Run<'_>, object: &Value, out: &mut Out) -> Result<(), Fa
             format!("p99 x {:.2}, p99.9 x {:.2}", ratio("p99_ratio"), ratio("p999_ratio")),
         ));
     }
-    let loops = if outcome.workload.rate.is_some() { "open loop" } else { "closed loop: as much as goes" };
-    rows.push(("client", format!("{} produces, sdk consumes; {loops}", text(&object["client"]))));
-    for name in ["reactor", "kernel", "cpu", "drive", "filesystem", "flush_rule"] {
-        rows.push((name, text(&object[name])));
-    }
-    rows.push(("stolen", format!("{:.2} % of the processors' time", outcome.cpu.steal * 100.0)));
-    if let Some(others) = outcome.cpu.others {
-        rows.push((
-            "others",
-            format!("{:.0} % of it went to other processes and the kernel", others * 100.0),
-        ));
-    }
+    rows.extend(facts(outcome, object));
     for (name, value) in rows {
         out.line(format!("{:<13} {value}", name.replace('_', " ")))?;
     }
@@ -451,6 +440,24 @@ fn tell_people(report: &Run<'_>, object: &Value, out: &mut Out) -> Result<(), Fa
         Some(series) => out.line(format!("\n{}", line::perf_test(series))),
         None => Ok(()),
     }
+}
+
+/// What stands beside every figure.
+fn facts(outcome: &Outcome, object: &Value) -> Vec<(&'static str, String)> {
+    let mut rows = Vec::new();
+    let loops = if outcome.workload.rate.is_some() { "open loop" } else { "closed loop: as much as goes" };
+    rows.push(("client", format!("{} produces, sdk consumes; {loops}", text(&object["client"]))));
+    for name in ["reactor", "kernel", "cpu", "drive", "filesystem", "flush_rule"] {
+        rows.push((name, text(&object[name])));
+    }
+    rows.push(("stolen", format!("{:.2} % of the processors' time", outcome.cpu.steal * 100.0)));
+    if let Some(others) = outcome.cpu.others {
+        rows.push((
+            "others",
+            format!("{:.0} % of it went to other processes and the kernel", others * 100.0),
+        ));
+    }
+    rows
 }
 
 fn series_text(series: &Series) -> String {

@@ -1,4 +1,4 @@
-//! A broker that stalls, and what of it the histogram shows.
+//! A broker that stalls or refuses, and what of it the histogram shows.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use tidegate::{LeaderEpoch, NodeId, Offset, PartitionId, PartitionInfo, ShardId, TopicId};
+use tidegate::{Acks, ErrorCode, LeaderEpoch, NodeId, Offset, PartitionId, PartitionInfo, ShardId, TopicId};
 use tidegate_protocol::api::Api;
 use tidegate_protocol::api::credit::{Credit, Reason, Scope};
+use tidegate_protocol::api::error::ErrorBody;
 use tidegate_protocol::api::hello::{Features, HelloReply};
 use tidegate_protocol::api::produce::{Level, ProduceReply, StageTimes};
 use tidegate_protocol::frame::{Split, split};
 use tidegate_protocol::ids::Incarnation;
 
-use super::{Job, wire};
+use super::{Job, Published, wire};
 use crate::series::{Clock, Live, Window};
 use crate::workload::{Workload, sample};
 
@@ -22,17 +23,32 @@ const SENDS: u64 = 500;
 const STALL_BEFORE: usize = 100;
 const DUE_BEFORE_IT_GOES_ON: u64 = 400;
 
-/// Speaks as much of the protocol as a producer needs. Before it answers produce number [`STALL_BEFORE`] it waits until
-/// [`DUE_BEFORE_IT_GOES_ON`] sends have come due at the client.
-fn serve(mut socket: TcpStream, live: &Live) {
+/// What the broker does to produces.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    /// Before it answers number [`STALL_BEFORE`] it waits until [`DUE_BEFORE_IT_GOES_ON`] sends have come due at the client.
+    Stalls,
+    /// It refuses all of them.
+    Refuses,
+}
+
+/// Speaks as much of the protocol as a producer needs.
+fn serve(mut socket: TcpStream, live: &Live, manner: Manner) {
     let mut received = Vec::new();
     let mut answered = 0;
     loop {
         let mut answer = Vec::new();
-        let taken = match split(&received, 1 << 20).unwrap() {
+        let taken = match split(&received, 1 << 20).expect("frames of a client") {
             Split::Frame(frame) => {
-                match frame.api().unwrap() {
+                match frame.api().expect("an api that is known") {
                     Api::Hello => hello().encode(frame.correlation, &mut answer),
+                    Api::Produce if manner == Manner::Refuses => {
+                        ErrorBody::of(ErrorCode::DiskFull).encode(
+                            frame.api_number,
+                            frame.correlation,
+                            &mut answer,
+                        );
+                    }
                     Api::Produce => {
                         while answered == STALL_BEFORE && Live::of(&live.due) < DUE_BEFORE_IT_GOES_ON {
                             std::thread::yield_now();
@@ -94,17 +110,15 @@ fn reply(offset: i64) -> ProduceReply {
     }
 }
 
-#[test]
-fn a_stall_shows_in_every_send_that_it_held_up() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let server = listener.local_addr().unwrap().to_string();
+/// Runs a workload of half a second against such a broker.
+fn produce_to(manner: Manner, workload: &Workload) -> Published {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let server = listener.local_addr().expect("it is bound").to_string();
     let live = Arc::new(Live::default());
     let broker = std::thread::spawn({
         let live = live.clone();
-        move || serve(listener.accept().unwrap().0, &live)
+        move || serve(listener.accept().expect("a client").0, &live, manner)
     });
-    // One send a millisecond, one under way: a closed loop would have met the stall with a single send.
-    let workload = Workload { rate: Some(1000.0), in_flight: 1, ..sample() };
     let (clock, stop) = (Clock::start(), AtomicBool::new(false));
     let window = Window::after(clock.now_ns(), Duration::ZERO, Duration::from_millis(SENDS));
     let job = Job { server: &server, clock, start_ns: window.begin_ns, window, live: &live, stop: &stop };
@@ -114,8 +128,17 @@ fn a_stall_shows_in_every_send_that_it_held_up() {
         epoch: LeaderEpoch(0),
         shard: ShardId(0),
     };
-    let published = wire::run(&job, TopicId([7; 16]), &[partition], &workload).unwrap();
-    broker.join().unwrap();
+    let published =
+        wire::run(&job, TopicId([7; 16]), &[partition], workload).expect("the run goes to its end");
+    broker.join().expect("the broker does not panic");
+    published
+}
+
+#[test]
+fn a_stall_shows_in_every_send_that_it_held_up() {
+    // One send a millisecond, one under way: a closed loop would have met the stall with a single send.
+    let workload = Workload { rate: Some(1000.0), in_flight: 1, ..sample() };
+    let published = produce_to(Manner::Stalls, &workload);
     let latency = &published.series.latency;
     assert_eq!((latency.count(), published.series.errors), (SENDS, 0), "every intended send is in it");
     // Send 100 was due at 100 ms and held until send 399 was due, at 399 ms: it has waited 299 ms or longer, the next one
@@ -126,4 +149,17 @@ fn a_stall_shows_in_every_send_that_it_held_up() {
         assert!(found >= least, "{found} sends waited {waited_ms} ms, at least {least} have to");
     }
     assert_eq!(published.level_min, Some(2));
+}
+
+#[test]
+fn what_is_refused_is_counted_and_the_run_goes_on() {
+    for acks in [Acks::Leader, Acks::None] {
+        let workload = Workload { rate: Some(1000.0), acks, ..sample() };
+        let published = produce_to(Manner::Refuses, &workload);
+        assert_eq!(published.series.latency.count(), SENDS, "{acks:?}: each send is in it once");
+        // Without acknowledgements the last refusals may come when nobody listens any more.
+        let all_are_answered = acks == Acks::Leader;
+        assert!(!all_are_answered || published.series.errors == SENDS, "{}", published.series.errors);
+        assert!(!all_are_answered || published.first_error.is_some());
+    }
 }
