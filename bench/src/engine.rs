@@ -11,13 +11,14 @@ use tidegate::{Client, Error};
 use tokio::runtime::Handle;
 
 use crate::load::consume::{ARRIVAL, Consumed, Readers};
+use crate::load::link::Link;
 use crate::load::{Job, Published, sdk, wire};
 use crate::machine::{CpuShares, CpuTimes, Device, Process};
 use crate::series::{Clock, Live, Window};
 use crate::workload::{ClientKind, ReadFrom, Workload};
 
 /// Between the start of the workers and the first send, for each reading and once more: all of them are there by then.
-const LEAD: Duration = Duration::from_millis(100);
+const LEAD: Duration = Duration::from_millis(200);
 /// More of it for each producer: its identity is made durable before it sends.
 const LEAD_PRODUCER: Duration = Duration::from_millis(5);
 
@@ -96,13 +97,14 @@ pub fn run(
 ) -> Result<Outcome, RunError> {
     let device = site.data.as_deref().and_then(Device::of);
     let written = || device.as_ref().and_then(|device| device.written_bytes().ok());
+    let links = connect(site, workload)?;
     let clock = Clock::start();
     let (cpu_before, written_before) = (CpuTimes::now(), written());
     let (begun, own_before) = (Instant::now(), own_seconds(site));
     let lead = LEAD * (1 + workload.readings.len() as u32) + LEAD_PRODUCER * workload.producers as u32;
     let start_ns = clock.now_ns() + lead.as_nanos() as u64;
     let window = Window::after(start_ns, workload.warmup, workload.time);
-    let job = Job { server: &site.server, clock, start_ns, window, live, stop };
+    let job = Job { clock, start_ns, window, live, stop };
     let mut readers = Vec::new();
     for reading in &workload.readings {
         readers.push(Readers::start(&site.client, &site.handle, reading, &job)?);
@@ -112,7 +114,7 @@ pub fn run(
         wait_for_window(&job, &readers);
         None
     } else {
-        Some(produce(&job, site, workload)?)
+        Some(produce(&job, site, workload, links)?)
     };
     let device_written = written().zip(written_before).map(|(after, before)| after - before);
     let sent = Live::of(&live.published) - published_before;
@@ -150,17 +152,23 @@ pub fn arrival(workload: &Workload) -> (usize, usize) {
     }
 }
 
-fn produce(job: &Job<'_>, site: &Site, workload: &Workload) -> Result<Published, RunError> {
+/// The connections of prepared batches; none where the SDK makes its own.
+fn connect(site: &Site, workload: &Workload) -> Result<Vec<Link>, RunError> {
+    if workload.producers == 0 || workload.client == ClientKind::Sdk {
+        return Ok(Vec::new());
+    }
+    let topics = site.handle.block_on(site.client.admin().list_topics())?;
+    let topic = topics.iter().find(|topic| topic.name == workload.topic);
+    let topic = topic.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::NotFound, format!("there is no topic {:?}", workload.topic))
+    })?;
+    Ok(wire::connect(&site.server, topic.topic, &topic.partitions, workload)?)
+}
+
+fn produce(job: &Job<'_>, site: &Site, workload: &Workload, links: Vec<Link>) -> Result<Published, RunError> {
     match workload.client {
         ClientKind::Sdk => Ok(sdk::run(job, &site.client, &site.handle, workload)?),
-        ClientKind::Wire => {
-            let topics = site.handle.block_on(site.client.admin().list_topics())?;
-            let topic = topics.iter().find(|topic| topic.name == workload.topic);
-            let topic = topic.ok_or_else(|| {
-                io::Error::new(io::ErrorKind::NotFound, format!("there is no topic {:?}", workload.topic))
-            })?;
-            Ok(wire::run(job, topic.topic, &topic.partitions, workload)?)
-        }
+        ClientKind::Wire => Ok(wire::run(job, links, workload)?),
     }
 }
 

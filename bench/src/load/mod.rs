@@ -3,7 +3,7 @@
 
 pub(crate) mod consume;
 pub mod idle;
-mod link;
+pub(crate) mod link;
 pub(crate) mod sdk;
 #[cfg(test)]
 mod tests;
@@ -18,8 +18,6 @@ use crate::series::{Clock, Live, Series, Window};
 /// What all workers of a run share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job<'a> {
-    /// Where the broker listens.
-    pub(crate) server: &'a str,
     /// The run's time.
     pub(crate) clock: Clock,
     /// When the first send is due.

@@ -119,17 +119,17 @@ fn produce_to(manner: Manner, workload: &Workload) -> Published {
         let live = live.clone();
         move || serve(listener.accept().expect("a client").0, &live, manner)
     });
-    let (clock, stop) = (Clock::start(), AtomicBool::new(false));
-    let window = Window::after(clock.now_ns(), Duration::ZERO, Duration::from_millis(SENDS));
-    let job = Job { server: &server, clock, start_ns: window.begin_ns, window, live: &live, stop: &stop };
     let partition = PartitionInfo {
         partition: PartitionId(0),
         leader: NodeId(0),
         epoch: LeaderEpoch(0),
         shard: ShardId(0),
     };
-    let published =
-        wire::run(&job, TopicId([7; 16]), &[partition], workload).expect("the run goes to its end");
+    let links = wire::connect(&server, TopicId([7; 16]), &[partition], workload).expect("it accepts");
+    let (clock, stop) = (Clock::start(), AtomicBool::new(false));
+    let window = Window::after(clock.now_ns(), Duration::ZERO, Duration::from_millis(SENDS));
+    let job = Job { clock, start_ns: window.begin_ns, window, live: &live, stop: &stop };
+    let published = wire::run(&job, links, workload).expect("the run goes to its end");
     broker.join().expect("the broker does not panic");
     published
 }

@@ -34,29 +34,37 @@ pub(crate) struct Prepared {
     pub(crate) stamp_at: Option<usize>,
 }
 
-/// Produces to all partitions of a topic until the time is over, and waits for the last acknowledgement. Blocks.
+/// Connections of all producers, each to a shard with the partitions that it owns. They are made before the time of a run
+/// begins: a busy broker may take seconds for them.
 ///
 /// # Errors
-/// The broker cannot be reached, is lost, or says what cannot be understood. What it refuses is counted.
-pub(crate) fn run(
-    job: &Job<'_>,
+/// The broker cannot be reached or refuses.
+pub(crate) fn connect(
+    server: &str,
     topic: TopicId,
     partitions: &[PartitionInfo],
     workload: &Workload,
-) -> io::Result<Published> {
-    let batch = prepare(workload);
-    let mut links = Vec::new();
-    let routes = routes(partitions, workload.producers);
-    let link_count = routes.len();
-    let batches_per_s = workload.rate.map(|records| records / f64::from(batch.records));
-    for (index, (shard, partitions)) in routes.into_iter().enumerate() {
-        let mut link = Link::connect(job.server, shard, workload.in_flight)?;
+) -> io::Result<Vec<Link>> {
+    let connect = |(shard, partitions): (ShardId, Vec<PartitionInfo>)| {
+        let mut link = Link::connect(server, shard, workload.in_flight)?;
         link.produce_to(topic, &partitions, workload.acks);
-        let begin_ns = job.start_ns;
-        link.schedule = batches_per_s.map(|rate| Schedule::new(begin_ns, rate, index, link_count));
-        links.push(link);
+        Ok(link)
+    };
+    routes(partitions, workload.producers).into_iter().map(connect).collect()
+}
+
+/// Produces over the connections until the time is over, and waits for the last acknowledgement. Blocks.
+///
+/// # Errors
+/// The broker is lost, or says what cannot be understood. What it refuses is counted.
+pub(crate) fn run(job: &Job<'_>, mut links: Vec<Link>, workload: &Workload) -> io::Result<Published> {
+    let batch = prepare(workload);
+    let link_count = links.len();
+    let batches_per_s = workload.rate.map(|records| records / f64::from(batch.records));
+    for (index, link) in links.iter_mut().enumerate() {
+        link.schedule = batches_per_s.map(|rate| Schedule::new(job.start_ns, rate, index, link_count));
     }
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(links.len()).max(1);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(link_count).max(1);
     let mut shares: Vec<Vec<Link>> = (0..threads).map(|_| Vec::new()).collect();
     for (index, link) in links.into_iter().enumerate() {
         shares[index % threads].push(link);

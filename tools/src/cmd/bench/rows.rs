@@ -422,17 +422,19 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// The producers' series; their first failure, if there is one, ends the suite: a figure with errors is none.
+/// The producers' series. A failure, or nothing at all, ends the suite: a figure with errors is none.
 fn published(outcome: &Outcome) -> Result<&Series, Failure> {
     let published = outcome.published.as_ref().expect("the row produces");
-    match &published.first_error {
-        None => Ok(&published.series),
-        Some(error) => {
-            Err(Failure::new(Code::Failed, format!("{} records failed: {error}", published.series.errors))
-                .place(format!("a run on topic {}", outcome.workload.topic))
-                .fix("see the broker's log; a rate that it cannot keep for long shows like this"))
-        }
-    }
+    let series = &published.series;
+    let cause = match &published.first_error {
+        Some(error) => format!("{} records failed: {error}", series.errors),
+        None if series.records() == 0 => "nothing was acknowledged while it counted".to_owned(),
+        None => return Ok(series),
+    };
+    Err(Failure::new(Code::Failed, cause)
+        .place(format!("a run on topic {}", outcome.workload.topic))
+        .limit(format!("{} s", outcome.workload.time.as_secs_f64()))
+        .fix("see the broker's log; measure for longer with --seconds"))
 }
 
 fn first_consumed(outcome: &Outcome) -> &Series {
