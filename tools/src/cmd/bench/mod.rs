@@ -15,13 +15,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidegate_bench::engine::RunError;
 use tokio::runtime::Handle;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::BenchCommand;
 use crate::connect::runtime;
 use crate::exit::{Code, Failure};
 use crate::output::Out;
 
-/// What a run needs of this process: threads for clients, and whether ctrl-C was typed.
+/// What a run needs of this process: threads for clients, and whether it was asked to end (ctrl-C, SIGTERM).
 #[derive(Clone, Debug)]
 pub(crate) struct Stage {
     handle: Handle,
@@ -29,7 +30,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// An error once ctrl-C was typed.
+    /// An error once it was asked to end.
     fn go_on(&self) -> Result<(), Failure> {
         match self.stop.load(Ordering::Relaxed) {
             true => Err(Failure::new(Code::Interrupted, "interrupted")),
@@ -45,9 +46,12 @@ pub(crate) fn run(server: &str, command: BenchCommand, out: &mut Out) -> Result<
     let stop = stage.stop.clone();
     // Everything below returns soon after; what was made is removed on the way out.
     runtime.spawn(async move {
-        if tokio::signal::ctrl_c().await.is_ok() {
-            stop.store(true, Ordering::Relaxed);
+        let Ok(mut terminate) = signal(SignalKind::terminate()) else { return };
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => {}
+            _ = terminate.recv() => {}
         }
+        stop.store(true, Ordering::Relaxed);
     });
     let result = match command {
         BenchCommand::Limits(args) => limits::run(&args, out),
