@@ -1,7 +1,7 @@
 //! `tg`, the operator's command line of the Tidegate log broker.
 //!
 //! Reading order: `args` (what can be typed), `cmd` (what each command does), `demo`, then what they share: `broker`, `connect`,
-//! `format`, `stages`, `time`, `output`, `exit`.
+//! `format`, `time`, `output`, `exit`.
 
 mod args;
 mod broker;
@@ -11,7 +11,6 @@ mod demo;
 mod exit;
 mod format;
 mod output;
-mod stages;
 mod time;
 
 use std::ffi::OsString;

@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tidegate_bench::stages::Stage;
 
 use crate::exit::Failure;
 
@@ -154,6 +155,17 @@ pub(crate) fn micros_text(micros: u64) -> String {
         1_000..1_000_000 => format!("{:.2} ms", micros as f64 / 1e3),
         _ => format!("{:.2} s", micros as f64 / 1e6),
     }
+}
+
+/// Where a broker's time goes, a line a stage.
+pub(crate) fn stage_table(stages: &[Stage], out: &mut Out) -> Result<(), Failure> {
+    let row = |stage: &Stage| {
+        let times = stage.times();
+        let micros = [times.p50_us, times.p99_us, times.p999_us, times.max_us].map(micros_text);
+        [vec![stage.name.clone(), grouped(times.count)], micros.to_vec()].concat()
+    };
+    let rows: Vec<Vec<String>> = stages.iter().map(row).collect();
+    out.table(&["stage", "times", "p50", "p99", "p99.9", "max"], &rows)
 }
 
 #[cfg(test)]

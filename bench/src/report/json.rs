@@ -15,6 +15,7 @@ use crate::load::consume::Consumed;
 use crate::machine::STEAL_SHARE_MAX;
 use crate::search::Step;
 use crate::series::{Interval, Series};
+use crate::stages::Stage;
 
 /// A run with all that is told beside it.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +32,8 @@ pub struct Run<'a> {
     pub steps: &'a [Step],
     /// The bound of the search, in microseconds.
     pub p99_us_max: Option<u64>,
+    /// Where the broker's time went, the warm-up included.
+    pub stages: &'a [Stage],
 }
 
 /// The level that a number stands for.
@@ -78,6 +81,8 @@ impl Run<'_> {
         if let Some(series) = self.flush_loop {
             add(json!({ "flush_loop": self.beside(series) }));
         }
+        let stages = self.stages.iter().map(|stage| (stage.name.clone(), json!(stage.times())));
+        add(json!({ "stages": stages.collect::<Map<_, _>>() }));
         if !self.steps.is_empty() {
             add(json!({ "steps": self.steps, "p99_us_max": self.p99_us_max }));
         }
@@ -268,7 +273,7 @@ pub(crate) fn sample_run<'a>(
     facts: &'a [(String, String)],
     limit: &'a Limit,
 ) -> Run<'a> {
-    Run { outcome, facts, limit: Some(limit), flush_loop: None, steps: &[], p99_us_max: None }
+    Run { outcome, facts, limit: Some(limit), flush_loop: None, steps: &[], p99_us_max: None, stages: &[] }
 }
 
 #[cfg(test)]
@@ -331,6 +336,7 @@ mod tests {
             flush_loop: Some(&plain),
             steps: &[],
             p99_us_max: None,
+            stages: &[],
         };
         let json = run.to_json();
         assert!((json["flush_loop"]["p99_ratio"].as_f64().unwrap() - 3.0).abs() < 0.01, "{json}");

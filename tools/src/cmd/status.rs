@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value, json};
 use tidegate::{Client, StatusReply};
+use tidegate_bench::stages;
 
 use crate::args::StatusArgs;
 use crate::exit::Failure;
-use crate::output::Out;
-use crate::stages;
+use crate::output::{Out, stage_table};
 
 /// Facts first, then counters.
 pub(crate) async fn run(client: Client, args: StatusArgs, out: &mut Out) -> Result<(), Failure> {
@@ -32,7 +32,7 @@ pub(crate) async fn run(client: Client, args: StatusArgs, out: &mut Out) -> Resu
     let sums = sums(&status);
     let stages = stages::of(&sums);
     if !stages.is_empty() {
-        out.table(&stages::HEAD, &stages.iter().map(stages::Stage::row).collect::<Vec<_>>())?;
+        stage_table(&stages, out)?;
         out.line("")?;
     }
     if !args.shards {

@@ -8,9 +8,11 @@ use tidegate::{Client, TopicSpec};
 use tidegate_bench::engine::{self, Outcome, Site};
 use tidegate_bench::machine::{self, Process};
 use tidegate_bench::series::Live;
+use tidegate_bench::stages::{self, Stage as BrokerStage};
 use tidegate_bench::workload::{ClientKind, Durability, Workload};
 use tokio::runtime::Handle;
 
+use super::super::status::sums;
 use super::Stage;
 use crate::broker::{BrokerProcess, Spawn};
 use crate::connect::connect;
@@ -37,6 +39,8 @@ pub(crate) struct Host {
     own: Option<Own>,
     pub(crate) site: Site,
     facts: Vec<(String, String)>,
+    /// What it had counted at the last look.
+    stages: Vec<BrokerStage>,
 }
 
 /// A broker of our own; stopped, and its directory removed, when dropped.
@@ -80,7 +84,8 @@ impl Host {
             data: Some(own.data.clone()),
             process: own.process(),
         };
-        Host { stage: stage.clone(), own: Some(own), site, facts: Vec::new() }.with_facts()
+        Host { stage: stage.clone(), own: Some(own), site, facts: Vec::new(), stages: Vec::new() }
+            .with_facts()
     }
 
     /// Connects to one that runs.
@@ -96,7 +101,9 @@ impl Host {
             data: None,
             process: None,
         };
-        let mut host = Host { stage: stage.clone(), own: None, site, facts: Vec::new() }.with_facts()?;
+        let host = Host { stage: stage.clone(), own: None, site, facts: Vec::new(), stages: Vec::new() };
+        let mut host = host.with_facts()?;
+        host.stages()?;
         // A directory of that name here is the broker's own only if it runs here.
         let data = host.facts.iter().find(|(name, _)| name == "data_dir").map(|(_, dir)| PathBuf::from(dir));
         host.site.data = data.filter(|dir| server.starts_with("127.") && dir.exists());
@@ -124,6 +131,7 @@ impl Host {
         }
         (self.site.client, self.site.server) = own.start()?;
         self.site.process = own.process();
+        self.stages.clear();
         Ok(())
     }
 
@@ -159,6 +167,17 @@ impl Host {
             facts.push((name.to_owned(), self.fact(name).unwrap_or("unknown").to_owned()));
         }
         facts
+    }
+
+    /// Where its time has gone since the last look; the first was when it was found.
+    ///
+    /// # Errors
+    /// Nobody answers.
+    pub(crate) fn stages(&mut self) -> Result<Vec<BrokerStage>, Failure> {
+        let status = self.stage.handle.block_on(self.site.client.admin().status())?;
+        let now = stages::of(&sums(&status));
+        let before = std::mem::replace(&mut self.stages, now.clone());
+        Ok(stages::since(&before, now))
     }
 
     /// Makes the topic of a workload.

@@ -210,7 +210,7 @@ impl<'a> Bench<'a> {
             let arrival = first_consumed(&outcome).latency.summary();
             self.note("arrival_us", arrival.p99_us as f64 - ours.p99_us as f64);
             self.note_published(&outcome)?;
-            self.keep(&outcome, Some(&plain));
+            self.keep(&outcome, Some(&plain))?;
         }
         self.host.delete(&workload.topic)
     }
@@ -374,21 +374,31 @@ impl<'a> Bench<'a> {
     /// A run that counts.
     fn run(&mut self, workload: &Workload) -> Result<Outcome, Failure> {
         let outcome = self.host.measure(workload)?;
-        self.keep(&outcome, None);
+        self.keep(&outcome, None)?;
         Ok(outcome)
     }
 
-    fn keep(&mut self, outcome: &Outcome, flush_loop: Option<&Series>) {
+    fn keep(&mut self, outcome: &Outcome, flush_loop: Option<&Series>) -> Result<(), Failure> {
         let CpuShares { steal, others, .. } = outcome.cpu;
         self.measured.steal_ok &= steal <= STEAL_SHARE_MAX;
         // The run says itself what produced.
         let facts = self.host.facts(&self.args.drive.dir);
-        let run = Run { outcome, facts: &facts, limit: None, flush_loop, steps: &[], p99_us_max: None };
+        let stages = self.host.stages()?;
+        let run = Run {
+            outcome,
+            facts: &facts,
+            limit: None,
+            flush_loop,
+            steps: &[],
+            p99_us_max: None,
+            stages: &stages,
+        };
         self.note("steal", steal);
         if let Some(others) = others {
             self.note("others", others);
         }
         self.measured.runs.push(run.to_json());
+        Ok(())
     }
 
     fn note(&mut self, name: &'static str, value: f64) {

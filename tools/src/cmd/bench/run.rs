@@ -20,7 +20,7 @@ use super::host::{Embedded, Host};
 use super::limits::{make_target, unmeasurable};
 use crate::args::{ClientArg, CompressionArg, DurabilityArg, HostArgs, RunArgs};
 use crate::exit::{Code, Failure};
-use crate::output::{Out, grouped, micros_text, note};
+use crate::output::{Out, grouped, micros_text, note, stage_table};
 
 /// Steps between the last rate that held and the first that did not.
 const HALVINGS: u32 = 4;
@@ -134,10 +134,11 @@ pub(crate) fn run(
     }
     host.create(&workload, &args.settings)?;
     let outcome = prepare_and_measure(stage, &mut host, kind, args, &workload, &mut beside);
+    let stages = host.stages();
     let facts = host.facts(&args.drive.dir);
     // A topic of a broker that others use does not stay, whatever became of the run.
     let deleted = if embedded { Ok(()) } else { delete_topics(&host, &workload) };
-    let outcome = outcome?;
+    let (outcome, stages) = (outcome?, stages?);
     deleted?;
     host.finish()?;
     let report = Run {
@@ -147,6 +148,7 @@ pub(crate) fn run(
         flush_loop: beside.flush_loop.as_ref(),
         steps: &beside.steps,
         p99_us_max: args.find_max_p99_ms.map(|ms| (ms * 1000.0) as u64),
+        stages: &stages,
     };
     tell(&report, args, out)
 }
@@ -429,6 +431,10 @@ fn tell_people(report: &Run<'_>, object: &Value, out: &mut Out) -> Result<(), Fa
     rows.extend(facts(outcome, object));
     for (name, value) in rows {
         out.line(format!("{:<13} {value}", name.replace('_', " ")))?;
+    }
+    if !report.stages.is_empty() {
+        out.line("\nwhere the broker's time went, the warm-up included")?;
+        stage_table(report.stages, out)?;
     }
     if !report.is_valid() {
         note(format!(

@@ -3,28 +3,26 @@
 
 use std::collections::BTreeMap;
 
-use crate::output::{grouped, micros_text};
+use serde::Serialize;
 
 const PREFIX: &str = "stage_";
 const INFIX: &str = "_us_upto_";
 
-/// The columns of [`Stage::row`].
-pub(crate) const HEAD: [&str; 6] = ["stage", "times", "p50", "p99", "p99.9", "max"];
-
 /// One stage: by the largest value of each bucket, how many lie in it. Buckets are a tenth wide, so quantiles are right to a tenth.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Stage {
-    pub(crate) name: String,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stage {
+    /// Such as `write`.
+    pub name: String,
     buckets: BTreeMap<u64, u64>,
 }
 
 /// Whether a counter belongs to a stage.
-pub(crate) fn is_bucket(counter: &str) -> bool {
+pub fn is_bucket(counter: &str) -> bool {
     parts(counter).is_some()
 }
 
 /// The stages among counters, in the order in which they begin there.
-pub(crate) fn of(counters: &[(String, i64)]) -> Vec<Stage> {
+pub fn of(counters: &[(String, i64)]) -> Vec<Stage> {
     let mut stages: Vec<Stage> = Vec::new();
     for (counter, count) in counters {
         let Some((name, largest)) = parts(counter) else { continue };
@@ -42,12 +40,12 @@ pub(crate) fn of(counters: &[(String, i64)]) -> Vec<Stage> {
 
 impl Stage {
     /// How many values there are.
-    pub(crate) fn count(&self) -> u64 {
+    pub fn count(&self) -> u64 {
         self.buckets.values().sum()
     }
 
     /// The value, in microseconds, that a share of all do not exceed; 0 of none.
-    pub(crate) fn quantile(&self, share: f64) -> u64 {
+    pub fn quantile(&self, share: f64) -> u64 {
         let wanted = (self.count() as f64 * share).ceil().max(1.0) as u64;
         let mut seen = 0;
         let reached = self.buckets.iter().find(|(_, count)| {
@@ -57,11 +55,38 @@ impl Stage {
         reached.map_or(0, |(largest, _)| *largest)
     }
 
-    /// Its line in a table.
-    pub(crate) fn row(&self) -> Vec<String> {
-        let values = [0.5, 0.99, 0.999, 1.0].map(|share| micros_text(self.quantile(share)));
-        [vec![self.name.clone(), grouped(self.count())], values.to_vec()].concat()
+    /// Its quantiles.
+    pub fn times(&self) -> StageTimes {
+        let [p50_us, p99_us, p999_us, max_us] = [0.5, 0.99, 0.999, 1.0].map(|share| self.quantile(share));
+        StageTimes { count: self.count(), p50_us, p99_us, p999_us, max_us }
     }
+}
+
+/// What has been counted since an earlier look at the same broker.
+pub fn since(before: &[Stage], mut now: Vec<Stage>) -> Vec<Stage> {
+    for stage in &mut now {
+        let Some(earlier) = before.iter().find(|earlier| earlier.name == stage.name) else { continue };
+        for (largest, count) in &mut stage.buckets {
+            *count = count.saturating_sub(earlier.buckets.get(largest).copied().unwrap_or(0));
+        }
+    }
+    now.retain(|stage| stage.count() > 0);
+    now
+}
+
+/// How often a stage was gone through, and how many microseconds that took; right to a tenth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct StageTimes {
+    /// How often.
+    pub count: u64,
+    /// Half took at most as long.
+    pub p50_us: u64,
+    /// 99 of 100.
+    pub p99_us: u64,
+    /// 999 of 1,000.
+    pub p999_us: u64,
+    /// All.
+    pub max_us: u64,
 }
 
 fn parts(counter: &str) -> Option<(&str, u64)> {
@@ -89,5 +114,11 @@ mod tests {
         let quantiles = [0.0, 0.5, 0.98, 0.99, 1.0].map(|share| stages[0].quantile(share));
         assert_eq!(quantiles, [127, 127, 127, 255, 4095]);
         assert_eq!((stages[1].count(), stages[1].quantile(0.99)), (3, 63));
+        let later =
+            of(&[("stage_write_us_upto_127".to_owned(), 99), ("stage_write_us_upto_255".to_owned(), 1)]);
+        let since = since(&stages, later);
+        assert_eq!(since.len(), 1);
+        let times = StageTimes { count: 1, p50_us: 127, p99_us: 127, p999_us: 127, max_us: 127 };
+        assert_eq!(since[0].times(), times, "what was there before does not count");
     }
 }
