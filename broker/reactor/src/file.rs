@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::RawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -69,6 +69,17 @@ pub(crate) fn nameless_block(dir: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Makes sure that a file is there and holds a block; returns its device.
+pub(crate) fn look(path: &Path) -> Result<u64, Fault> {
+    let found = fs::metadata(path).map_err(|e| Fault::io("open", path, &e))?;
+    if found.len() < BLOCK as u64 {
+        let what =
+            format!("open {}: it holds {} bytes, less than a block of {BLOCK}", path.display(), found.len());
+        return Err(Fault::new(what, 0));
+    }
+    Ok(found.dev())
+}
+
 /// Removes a file and makes that durable.
 pub(crate) fn remove(path: &Path) -> Result<(), FileFault> {
     let dir = open_dir("remove", path)?;
@@ -116,6 +127,15 @@ pub(crate) fn zero_by_drive(fd: RawFd, at: u64, len: u64) -> io::Result<bool> {
 /// Makes creations and removals in a directory durable.
 pub(crate) fn flush_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
+}
+
+/// The bounds of every op on a range of a file.
+///
+/// # Panics
+/// If they are not those of whole blocks.
+pub(crate) fn assert_blocks(what: &str, at: u64, len: usize) {
+    let whole = at.is_multiple_of(BLOCK as u64) && len.is_multiple_of(BLOCK) && len > 0;
+    assert!(whole, "{what} of {len} bytes at {at} is not whole blocks");
 }
 
 /// The directory that a path's last name lies in.

@@ -18,8 +18,7 @@
 mod io;
 
 use std::cell::{Cell, RefCell};
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::pin::Pin;
@@ -28,14 +27,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use glommio::io::DmaFile;
 use glommio::net::TcpStream;
 use glommio::timer::Timer;
 use glommio::{GlommioError, LocalExecutorBuilder, Placement, ReactorErrorKind};
 
-use crate::device::{Doubt, FlushTicket};
+use crate::clock::{Clock, Timers};
+use crate::device::FlushTicket;
+use crate::doubts::Doubts;
 use crate::mailbox::{Bell, Delivery, Order, Parcel};
 use crate::op::{Event, Fault, File, Loop, Now, Op, ShardIndex, Tag, Turn};
 use crate::probe::ZeroFill;
@@ -137,13 +138,11 @@ struct Shard {
     /// File tasks that have not left their result yet.
     file_tasks: Rc<Cell<usize>>,
     listening: Option<io::Listening>,
-    /// Flushes that said OK and wait for those of other shards. Oldest first.
-    doubted: Vec<(File, Tag, Doubt)>,
-    timers: BinaryHeap<Reverse<(u64, u64, Tag)>>,
-    timers_made: u64,
+    doubts: Doubts,
+    timers: Timers,
     /// Wakes the task for the earliest timer, or at once while events are left.
     alarm: Option<(u64, Timer)>,
-    started: Instant,
+    clock: Clock,
     events: Vec<Event>,
     ops: Vec<Op>,
     first: bool,
@@ -184,11 +183,10 @@ impl Shard {
             done: Rc::default(),
             file_tasks: Rc::default(),
             listening: None,
-            doubted: Vec::new(),
-            timers: BinaryHeap::new(),
-            timers_made: 0,
+            doubts: Doubts::default(),
+            timers: Timers::default(),
             alarm: None,
-            started: Instant::now(),
+            clock: Clock::start(),
             events: Vec::new(),
             ops: Vec::new(),
             first: true,
@@ -201,7 +199,7 @@ impl Shard {
             self.set_wakers(cx.waker());
         }
         for _ in 0..TURNS_MAX {
-            let now = self.now();
+            let now = self.clock.now();
             self.collect(now);
             if self.events.is_empty() && !std::mem::take(&mut self.first) {
                 return self.wait(cx, now);
@@ -227,25 +225,13 @@ impl Shard {
         self.done.borrow_mut().waker = Some(waker.clone());
     }
 
-    fn now(&self) -> Now {
-        let mono_ns =
-            u64::try_from(self.started.elapsed().as_nanos()).expect("a process runs less than 584 years");
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Now { mono_ns, wall_ms: i64::try_from(wall.as_millis()).unwrap_or(i64::MAX) }
-    }
-
     fn collect(&mut self, now: Now) {
         self.collect_post();
         let done = std::mem::take(&mut self.done.borrow_mut().all);
         done.into_iter().for_each(|completion| self.complete(completion));
-        self.settle_doubts();
+        self.doubts.settle(&self.setup.flushes, &mut self.events);
         self.sockets.collect(&mut self.events);
-        while let Some(Reverse((at_ns, _, tag))) = self.timers.peek()
-            && *at_ns <= now.mono_ns
-        {
-            self.events.push(Event::Timer { tag: *tag });
-            self.timers.pop();
-        }
+        self.timers.collect(now, &mut self.events);
     }
 
     fn collect_post(&mut self) {
@@ -291,7 +277,9 @@ impl Shard {
                 });
                 self.events.push(Event::Opened { file, result });
             }
-            Completion::Flushed { file, tag, flush, result } => self.complete_flush(file, tag, flush, result),
+            Completion::Flushed { file, tag, flush, result } => {
+                self.doubts.flushed(&self.setup.flushes, file, tag, flush, result, &mut self.events);
+            }
         }
     }
 
@@ -305,11 +293,7 @@ impl Shard {
                 Op::Send { socket, views, tag } => self.sockets.send(socket, views, tag, &mut self.events),
                 Op::Close { socket } => self.sockets.close(socket, &mut self.events),
                 Op::HandOver { socket, to, letter } => self.hand_over(socket, to, letter),
-                Op::Timer { at_ns, tag } => {
-                    // The count keeps timers of one instant in the order in which they were asked for.
-                    self.timers_made += 1;
-                    self.timers.push(Reverse((at_ns, self.timers_made, tag)));
-                }
+                Op::Timer { at_ns, tag } => self.timers.add(at_ns, tag),
                 Op::Mail { to, letter } => {
                     // A shard that has ended takes nothing any more; its silence is the process's end.
                     let _ = self.setup.post.put(to, Parcel::Mail(letter));
@@ -342,11 +326,10 @@ impl Shard {
 
     /// Nothing has happened: sleep until a waker or the earliest timer calls.
     fn wait(&mut self, cx: &mut Context<'_>, now: Now) -> Poll<()> {
-        let Some(Reverse((at_ns, _, _))) = self.timers.peek() else {
+        let Some(at_ns) = self.timers.next_ns() else {
             self.alarm = None;
             return Poll::Pending;
         };
-        let at_ns = *at_ns;
         if self.alarm.as_ref().is_none_or(|(armed, _)| *armed != at_ns) {
             self.alarm = Some((at_ns, Timer::new(Duration::from_nanos(at_ns - now.mono_ns))));
         }

@@ -13,9 +13,11 @@
 //! 8. [`facts`]: what is known about the storage under a directory, and its lock.
 
 pub mod buffer;
+mod clock;
 pub mod cpu;
 pub mod device;
 pub mod disk;
+mod doubts;
 pub mod facts;
 mod file;
 pub mod glommio;
@@ -24,3 +26,4 @@ pub mod net;
 pub mod op;
 pub mod probe;
 pub mod setup;
+mod slots;

@@ -9,6 +9,7 @@ use nix::sys::socket::{MsgFlags, recv, sendmsg};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::buffer::View;
+use crate::setup::Trouble;
 
 /// Connections that wait in the kernel for being accepted.
 const BACKLOG: i32 = 4096;
@@ -22,6 +23,9 @@ const QUIET: Duration = Duration::from_secs(60);
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// A connection is gone when its peer has answered nothing, or taken nothing of what was sent, for so long.
 const GONE_AFTER: Duration = Duration::from_secs(60);
+
+/// Out of descriptors or memory, connections wait in the kernel for so long before the next is tried to be accepted.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Binds and listens. Without SO_REUSEPORT, so that a port in use is refused; with SO_REUSEADDR, so that a restart need not
 /// wait for old connections to time out. Accepted connections inherit that the kernel ends those whose peer has vanished without a
@@ -41,16 +45,65 @@ pub(crate) fn set_nodelay(fd: BorrowedFd<'_>) -> io::Result<()> {
     SockRef::from(&fd).set_tcp_nodelay(true)
 }
 
-/// Sends what the socket takes now of `views`, the first of them from byte `at` on. `WouldBlock`: nothing.
-pub(crate) fn send_some(fd: BorrowedFd<'_>, views: &[View], at: usize) -> io::Result<usize> {
-    let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
+/// Sends what the socket takes now. `WouldBlock`: nothing.
+pub(crate) fn send_some(fd: BorrowedFd<'_>, sending: &Sending) -> io::Result<usize> {
+    let mut slices = [IoSlice::new(&[]); PIECES_MAX];
     let mut count = 0;
-    for (piece, view) in pieces.iter_mut().zip(views) {
-        *piece = IoSlice::new(if count == 0 { &view[at..] } else { view });
+    for (slice, piece) in slices.iter_mut().zip(sending.pieces()) {
+        *slice = IoSlice::new(piece);
         count += 1;
     }
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-    Ok(sendmsg::<()>(fd.as_raw_fd(), &pieces[..count], &[], flags, None)?)
+    Ok(sendmsg::<()>(fd.as_raw_fd(), &slices[..count], &[], flags, None)?)
+}
+
+/// Whether an accept failed for one connection alone, so that the next one may be accepted at once.
+pub(crate) fn is_of_one_connection(errno: Option<i32>) -> bool {
+    matches!(errno, Some(nix::libc::ECONNABORTED | nix::libc::EPROTO))
+}
+
+/// What is told, once, when connections have to wait.
+pub(crate) fn starved(error: &impl std::fmt::Display) -> Trouble {
+    Trouble(format!("no connection can be accepted for now, clients wait: {error}"))
+}
+
+/// What is left of a send.
+pub(crate) struct Sending {
+    views: Vec<View>,
+    /// The first view that is not wholly sent, and the bytes of it that are.
+    index: usize,
+    at: usize,
+}
+
+impl Sending {
+    pub(crate) fn new(views: Vec<View>) -> Sending {
+        let mut sending = Sending { views, index: 0, at: 0 };
+        sending.skip_finished();
+        sending
+    }
+
+    /// What is left, in order, without what is empty.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        let mut at = self.at;
+        let pieces = self.views[self.index..].iter().map(move |view| &view[std::mem::take(&mut at)..]);
+        pieces.filter(|piece| !piece.is_empty())
+    }
+
+    /// `count` more bytes are sent.
+    pub(crate) fn advance(&mut self, mut count: usize) {
+        while count > 0 {
+            let step = count.min(self.views[self.index].len() - self.at);
+            self.at += step;
+            count -= step;
+            self.skip_finished();
+        }
+    }
+
+    fn skip_finished(&mut self) {
+        while self.index < self.views.len() && self.at == self.views[self.index].len() {
+            (self.index, self.at) = (self.index + 1, 0);
+        }
+    }
 }
 
 /// Ends our side after what has been sent, and takes unread bytes out of the way: closing over them would reset the connection,

@@ -358,6 +358,19 @@ impl Fault {
         }
     }
 
+    /// What the kernel said to `what`.
+    pub(crate) fn of(what: &str, error: &io::Error) -> Fault {
+        match error.raw_os_error() {
+            Some(errno) => Fault::new(what, errno),
+            None => Fault::new(format!("{what}: {error}"), 0),
+        }
+    }
+
+    /// The end of an op that was under way on a socket when this side closed it.
+    pub(crate) fn closed(what: &str) -> Fault {
+        Fault::new(format!("{what}: the socket was closed by this side"), nix::libc::ECANCELED)
+    }
+
     /// No space is left on the device, or its quota is used up.
     pub fn is_full(&self) -> bool {
         const ENOSPC: i32 = 28;

@@ -5,18 +5,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
-use std::fs;
 use std::future::Future;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
 
 use futures_io::{AsyncRead, AsyncWrite};
 use glommio::GlommioError;
@@ -25,69 +22,58 @@ use glommio::net::TcpStream;
 use glommio::timer::sleep;
 
 use super::{Completion, Done, Shard};
-use crate::buffer::{BLOCK, Buffer, View};
-use crate::device::FlushTicket;
+use crate::buffer::{Buffer, View};
+use crate::doubts;
 use crate::facts::free_space;
-use crate::file::{FileFault, create_allocated, nameless_block, parent, remove, zero_by_drive};
-use crate::net;
+use crate::file::{
+    FileFault, assert_blocks, create_allocated, look, nameless_block, parent, remove, zero_by_drive,
+};
+use crate::net::{self, Sending};
 use crate::op::{Event, Fault, File, Op, OpenHow, Socket, Tag};
 use crate::probe::ZeroFill;
-use crate::setup::{Flushes, Setup, Trouble};
+use crate::setup::Flushes;
+use crate::slots::Slots;
 
-/// All connected sockets. A [`Socket`] is a slot and how often it had been used before.
+/// All connected sockets.
 pub(super) struct Sockets {
-    slots: Vec<Slot>,
-    free: Vec<u32>,
+    slots: Slots<Connection>,
     ready: Arc<Ready>,
-    looking: Vec<u32>,
-}
-
-struct Slot {
-    used: u32,
-    connection: Option<Connection>,
+    looking: Vec<Socket>,
 }
 
 struct Connection {
     stream: TcpStream,
     receiving: Option<Buffer>,
-    sending: Option<Sending>,
+    sending: Option<(Sending, Tag)>,
     waker: Waker,
 }
 
-struct Sending {
-    views: Vec<View>,
-    /// The first view that is not wholly sent, and the bytes of it that are.
-    index: usize,
-    at: usize,
-    tag: Tag,
-}
-
-/// Slots of which the kernel said something since the last look.
+/// Sockets of which the kernel said something since the last look.
 #[derive(Default)]
 struct Ready {
-    slots: Mutex<ReadySlots>,
+    sockets: Mutex<ReadySockets>,
 }
 
 #[derive(Default)]
-struct ReadySlots {
-    slots: Vec<u32>,
+struct ReadySockets {
+    sockets: Vec<Socket>,
     task: Option<Waker>,
 }
 
-struct SlotWaker {
-    slot: u32,
+struct SocketWaker {
+    socket: Socket,
     ready: Arc<Ready>,
 }
 
-impl Wake for SlotWaker {
+impl Wake for SocketWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let mut ready = self.ready.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        ready.slots.push(self.slot);
-        if ready.slots.len() == 1
+        let mut ready = self.ready.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        ready.sockets.push(self.socket);
+        if ready.sockets.len() == 1
             && let Some(task) = &ready.task
         {
             task.wake_by_ref();
@@ -97,23 +83,19 @@ impl Wake for SlotWaker {
 
 impl Sockets {
     pub(super) fn new() -> Sockets {
-        Sockets { slots: Vec::new(), free: Vec::new(), ready: Arc::default(), looking: Vec::new() }
+        Sockets { slots: Slots::new(), ready: Arc::default(), looking: Vec::new() }
     }
 
     pub(super) fn set_waker(&mut self, task: Waker) {
-        self.ready.slots.lock().unwrap_or_else(PoisonError::into_inner).task = Some(task);
+        self.ready.sockets.lock().unwrap_or_else(PoisonError::into_inner).task = Some(task);
     }
 
     pub(super) fn adopt(&mut self, stream: TcpStream) -> Socket {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { used: 0, connection: None });
-            u32::try_from(self.slots.len() - 1).expect("descriptors are fewer than 2^31")
-        });
-        let waker = Waker::from(Arc::new(SlotWaker { slot, ready: Arc::clone(&self.ready) }));
-        let entry = &mut self.slots[slot as usize];
-        entry.used += 1;
-        entry.connection = Some(Connection { stream, receiving: None, sending: None, waker });
-        number(slot, entry.used)
+        let ready = Arc::clone(&self.ready);
+        self.slots.add(|socket| {
+            let waker = Waker::from(Arc::new(SocketWaker { socket, ready }));
+            Connection { stream, receiving: None, sending: None, waker }
+        })
     }
 
     /// Tries again what the kernel said may succeed now.
@@ -121,12 +103,10 @@ impl Sockets {
         let mut looking = std::mem::take(&mut self.looking);
         std::mem::swap(
             &mut looking,
-            &mut self.ready.slots.lock().unwrap_or_else(PoisonError::into_inner).slots,
+            &mut self.ready.sockets.lock().unwrap_or_else(PoisonError::into_inner).sockets,
         );
-        for slot in looking.drain(..) {
-            let entry = &mut self.slots[slot as usize];
-            if let Some(connection) = &mut entry.connection {
-                let socket = number(slot, entry.used);
+        for socket in looking.drain(..) {
+            if let Some(connection) = self.slots.find(socket) {
                 connection.try_receive(socket, events);
                 connection.try_send(socket, events);
             }
@@ -136,26 +116,26 @@ impl Sockets {
 
     pub(super) fn receive(&mut self, socket: Socket, buf: Buffer, events: &mut Vec<Event>) {
         assert!(buf.filled() < buf.capacity(), "a receive into a full buffer");
-        let connection = self.connection(socket);
+        let connection = self.slots.get(socket);
         assert!(connection.receiving.is_none(), "a second receive on {socket:?}");
         connection.receiving = Some(buf);
         connection.try_receive(socket, events);
     }
 
     pub(super) fn send(&mut self, socket: Socket, views: Vec<View>, tag: Tag, events: &mut Vec<Event>) {
-        let connection = self.connection(socket);
+        let connection = self.slots.get(socket);
         assert!(connection.sending.is_none(), "a second send on {socket:?}");
-        connection.sending = Some(Sending { views, index: 0, at: 0, tag });
+        connection.sending = Some((Sending::new(views), tag));
         connection.try_send(socket, events);
     }
 
     pub(super) fn close(&mut self, socket: Socket, events: &mut Vec<Event>) {
-        let connection = self.remove(socket);
+        let connection = self.slots.remove(socket);
         if let Some(buf) = connection.receiving {
-            events.push(Event::Received { socket, buf, result: Err(closed("receive")) });
+            events.push(Event::Received { socket, buf, result: Err(Fault::closed("receive")) });
         }
-        if let Some(sending) = connection.sending {
-            events.push(Event::Sent { socket, tag: sending.tag, result: Err(closed("send")) });
+        if let Some((_, tag)) = connection.sending {
+            events.push(Event::Sent { socket, tag, result: Err(Fault::closed("send")) });
         }
         net::say_goodbye(borrow(&connection.stream));
         events.push(Event::Closed { socket });
@@ -163,26 +143,11 @@ impl Sockets {
 
     /// The socket itself, for another reactor. After a fault it is closed.
     pub(super) fn take(&mut self, socket: Socket) -> Result<OwnedFd, Fault> {
-        let connection = self.remove(socket);
+        let connection = self.slots.remove(socket);
         let idle = connection.receiving.is_none() && connection.sending.is_none();
         assert!(idle, "{socket:?} is handed over with an op under way");
         // glommio does not give its descriptor back, and cancels what it has under way on it when dropped.
-        net::duplicate(borrow(&connection.stream)).map_err(|e| fault("hand over", &e))
-    }
-
-    fn connection(&mut self, socket: Socket) -> &mut Connection {
-        let (slot, used) = parts(socket);
-        let entry = self.slots.get_mut(slot as usize).filter(|entry| entry.used == used);
-        entry
-            .and_then(|entry| entry.connection.as_mut())
-            .unwrap_or_else(|| panic!("{socket:?} is not connected"))
-    }
-
-    fn remove(&mut self, socket: Socket) -> Connection {
-        self.connection(socket);
-        let (slot, _) = parts(socket);
-        self.free.push(slot);
-        self.slots[slot as usize].connection.take().expect("looked at above")
+        net::duplicate(borrow(&connection.stream)).map_err(|e| Fault::of("hand over", &e))
     }
 }
 
@@ -197,53 +162,32 @@ impl Connection {
         if let Ok(count) = result {
             buf.set_filled(buf.filled() + count);
         }
-        let result = result.map_err(|e| fault("receive", &e));
+        let result = result.map_err(|e| Fault::of("receive", &e));
         events.push(Event::Received { socket, buf, result });
     }
 
     fn try_send(&mut self, socket: Socket, events: &mut Vec<Event>) {
-        let Some(sending) = &mut self.sending else { return };
+        let Some((sending, tag)) = &mut self.sending else { return };
+        let tag = *tag;
         let result = loop {
-            sending.skip_finished();
-            if sending.index == sending.views.len() {
-                break Ok(());
-            }
-            match net::send_some(borrow(&self.stream), &sending.views[sending.index..], sending.at) {
+            let Some(first) = sending.pieces().next() else { break Ok(()) };
+            match net::send_some(borrow(&self.stream), sending) {
                 Ok(count) => sending.advance(count),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     // glommio tries once more itself and then waits for room.
-                    let rest = &sending.views[sending.index][sending.at..];
                     let mut cx = Context::from_waker(&self.waker);
-                    match Pin::new(&mut self.stream).poll_write(&mut cx, rest) {
+                    match Pin::new(&mut self.stream).poll_write(&mut cx, first) {
                         Poll::Pending => return,
                         Poll::Ready(Ok(count)) => sending.advance(count),
-                        Poll::Ready(Err(e)) => break Err(fault("send", &e)),
+                        Poll::Ready(Err(e)) => break Err(Fault::of("send", &e)),
                     }
                 }
-                Err(e) => break Err(fault("send", &e)),
+                Err(e) => break Err(Fault::of("send", &e)),
             }
         };
-        let tag = sending.tag;
         self.sending = None;
         events.push(Event::Sent { socket, tag, result });
-    }
-}
-
-impl Sending {
-    fn skip_finished(&mut self) {
-        while self.index < self.views.len() && self.at == self.views[self.index].len() {
-            (self.index, self.at) = (self.index + 1, 0);
-        }
-    }
-
-    fn advance(&mut self, mut count: usize) {
-        while count > 0 {
-            let step = count.min(self.views[self.index].len() - self.at);
-            self.at += step;
-            count -= step;
-            self.skip_finished();
-        }
     }
 }
 
@@ -258,8 +202,6 @@ pub(super) fn accept_from(listener: TcpListener, done: Rc<RefCell<Done>>) -> Lis
 }
 
 async fn accept(listener: TcpListener, done: Rc<RefCell<Done>>) {
-    /// Out of descriptors or memory: the queue in the kernel waits, and so do we.
-    const PAUSE: Duration = Duration::from_millis(100);
     /// Connections in a row before the shard gets its turn.
     const ROW: u32 = 16;
 
@@ -276,14 +218,13 @@ async fn accept(listener: TcpListener, done: Rc<RefCell<Done>>) {
                 starved = false;
             }
             // One connection failed before it was accepted; the next one is independent of it.
-            Err(e) if matches!(e.raw_os_error(), Some(nix::libc::ECONNABORTED | nix::libc::EPROTO)) => {}
+            Err(e) if net::is_of_one_connection(e.raw_os_error()) => {}
             Err(e) => {
                 // Told once, not with each attempt.
                 if !std::mem::replace(&mut starved, true) {
-                    let text = format!("no connection can be accepted for now, clients wait: {e}");
-                    done.borrow_mut().push(Completion::Trouble(Trouble(text)));
+                    done.borrow_mut().push(Completion::Trouble(net::starved(&e)));
                 }
-                sleep(PAUSE).await;
+                sleep(net::ACCEPT_PAUSE).await;
             }
         }
         row += 1;
@@ -293,29 +234,10 @@ async fn accept(listener: TcpListener, done: Rc<RefCell<Done>>) {
     }
 }
 
-fn number(slot: u32, used: u32) -> Socket {
-    Socket(u64::from(used) << 32 | u64::from(slot))
-}
-
-fn parts(socket: Socket) -> (u32, u32) {
-    (socket.0 as u32, (socket.0 >> 32) as u32)
-}
-
 #[expect(unsafe_code, reason = "glommio's streams lend their descriptor only raw")]
 fn borrow(stream: &TcpStream) -> BorrowedFd<'_> {
     // SAFETY: the stream owns the descriptor and stays borrowed for as long as the result lives.
     unsafe { BorrowedFd::borrow_raw(stream.as_raw_fd()) }
-}
-
-fn closed(what: &str) -> Fault {
-    Fault::new(format!("{what}: the socket was closed by this side"), nix::libc::ECANCELED)
-}
-
-fn fault(what: &str, error: &io::Error) -> Fault {
-    match error.raw_os_error() {
-        Some(errno) => Fault::new(what, errno),
-        None => Fault::new(format!("{what}: {error}"), 0),
-    }
 }
 
 impl Shard {
@@ -407,40 +329,6 @@ impl Shard {
         }
     }
 
-    /// A flush has ended. An OK says little yet: another flush of the same device may have failed before it.
-    pub(super) fn complete_flush(
-        &mut self,
-        file: File,
-        tag: Tag,
-        flush: FlushTicket,
-        result: Result<(), Fault>,
-    ) {
-        match result {
-            Ok(()) => {
-                let doubt = self.setup.flushes.device.reaped_ok(flush);
-                self.setup.flushes.doubt();
-                self.doubted.push((file, tag, doubt));
-            }
-            Err(fault) => {
-                self.setup.flushes.device.reaped_fault(flush);
-                self.events.push(Event::Flushed { file, tag, result: Err(fault) });
-            }
-        }
-        self.setup.flushes.reaped();
-    }
-
-    /// Ends flushes about which there is no doubt any more: all others submitted before they ended have been reaped, or one failed.
-    pub(super) fn settle_doubts(&mut self) {
-        let Setup { flushes, .. } = &self.setup;
-        self.doubted.retain(|(file, tag, doubt)| {
-            let Some(believed) = flushes.device.verdict(doubt) else { return true };
-            flushes.resolve();
-            let result = if believed { Ok(()) } else { Err(device_fault()) };
-            self.events.push(Event::Flushed { file: *file, tag: *tag, result });
-            false
-        });
-    }
-
     fn opened(&self, file: File) -> Rc<DmaFile> {
         self.files.get(&file).map_or_else(|| not_open(file), Rc::clone)
     }
@@ -458,21 +346,14 @@ impl Shard {
     }
 }
 
-/// Does what flushes on its way, which counts as a flush of the device.
+/// As [`doubts::counted`], away from the shard's thread.
 async fn counted(
     flushes: &Flushes,
     shard: usize,
     work: impl FnOnce() -> Result<(), FileFault> + Send + 'static,
 ) -> Result<(), Fault> {
-    let flush = flushes.device.submitting(shard);
-    let done = glommio::executor().spawn_blocking(work).await;
-    match &done {
-        Err(FileFault::Flush(_)) => flushes.device.reaped_fault(flush),
-        // No promise rests on it alone: it needs no verdict.
-        Ok(()) | Err(FileFault::Refused(_)) => drop(flushes.device.reaped_ok(flush)),
-    }
-    flushes.reaped();
-    Ok(done?)
+    let flushes = flushes.clone();
+    glommio::executor().spawn_blocking(move || doubts::counted(&flushes, shard, work)).await
 }
 
 /// Devices of which glommio has found out whether polled reads work.
@@ -508,28 +389,12 @@ async fn zero(file: &Rc<DmaFile>, at: u64, len: usize, how: &Cell<ZeroFill>) -> 
         match by_drive {
             Ok(true) => return Ok(len),
             Ok(false) => how.set(ZeroFill::Written),
-            Err(e) => return Err(fault("fill with zeros", &e)),
+            Err(e) => return Err(Fault::of("fill with zeros", &e)),
         }
     }
     let mut zeros = file.alloc_dma_buffer(len);
     zeros.as_bytes_mut().fill(0);
     file.write_at(zeros, at).await.map_err(|e| glommio_fault("fill with zeros", &e))
-}
-
-/// Makes sure that the file is there and holds a block; returns its device.
-fn look(path: &Path) -> Result<u64, Fault> {
-    let found = fs::metadata(path).map_err(|e| Fault::io("open", path, &e))?;
-    if found.len() < BLOCK as u64 {
-        let what =
-            format!("open {}: it holds {} bytes, less than a block of {BLOCK}", path.display(), found.len());
-        return Err(Fault::new(what, 0));
-    }
-    Ok(found.dev())
-}
-
-/// What a flush that said OK ends in after another flush of its device has failed.
-fn device_fault() -> Fault {
-    Fault::new("flush: this one said OK, but another flush of the same device has failed", nix::libc::EIO)
 }
 
 fn glommio_fault(what: &str, error: &GlommioError<()>) -> Fault {
@@ -541,9 +406,4 @@ fn glommio_fault(what: &str, error: &GlommioError<()>) -> Fault {
 
 fn not_open<T>(file: File) -> T {
     panic!("{file:?} is not open")
-}
-
-fn assert_blocks(what: &str, at: u64, len: usize) {
-    let whole = at.is_multiple_of(BLOCK as u64) && len.is_multiple_of(BLOCK) && len > 0;
-    assert!(whole, "{what} of {len} bytes at {at} is not whole blocks");
 }
