@@ -1,4 +1,4 @@
-//! The glommio reactor keeps the contract of `Op` and `Event`, on this machine's drive and loopback.
+//! Both reactors keep the contract of `Op` and `Event`, on this machine's drive and loopback.
 #![expect(clippy::unwrap_used, reason = "all of this file is test code, its helpers too")]
 
 use std::io::{Read, Write};
@@ -9,22 +9,26 @@ use std::thread;
 
 use tests::contract::{MakeTurn, Step, World};
 use tidegate_reactor::mailbox::Order;
-use tidegate_reactor::op::{Letter, ShardIndex};
-use tidegate_reactor::setup::setups;
-use tidegate_reactor::{glommio, net};
+use tidegate_reactor::op::{Fault, Letter, ShardIndex, Turn};
+use tidegate_reactor::setup::{Setup, setups};
+use tidegate_reactor::{glommio, net, ring};
 
-/// Files lie beside the build, because /tmp may be in memory.
-struct Glommio {
+/// A reactor on this machine. Files lie beside the build, because /tmp may be in memory.
+struct Machine {
+    name: &'static str,
+    reactor: fn(Setup, &mut dyn Turn) -> Result<(), Fault>,
     dir: tempfile::TempDir,
 }
 
-impl Glommio {
-    fn new() -> Glommio {
-        Glommio { dir: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() }
-    }
+fn machines() -> [Machine; 2] {
+    let dir = || tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    [
+        Machine { name: "glommio", reactor: glommio::run, dir: dir() },
+        Machine { name: "ring", reactor: ring::run, dir: dir() },
+    ]
 }
 
-impl World for Glommio {
+impl World for Machine {
     fn dir(&self) -> PathBuf {
         self.dir.path().to_owned()
     }
@@ -35,6 +39,8 @@ impl World for Glommio {
         peers: Vec<Vec<Step>>,
         orders: Vec<(ShardIndex, Letter)>,
     ) -> Vec<Letter> {
+        println!("on the reactor {}", self.name);
+        let reactor = self.reactor;
         let reports = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&reports);
         let count = u16::try_from(shards.len()).unwrap();
@@ -58,7 +64,7 @@ impl World for Glommio {
             let ended = Arc::clone(&ended);
             thread::spawn(move || {
                 let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    glommio::run(setup, &mut *make()).unwrap();
+                    reactor(setup, &mut *make()).unwrap();
                 }));
                 if done.is_err() {
                     // Nobody else would end.
@@ -95,4 +101,4 @@ fn play(addr: std::net::SocketAddr, steps: Vec<Step>) -> TcpStream {
     stream
 }
 
-tests::contract_tests!([Glommio::new()]);
+tests::contract_tests!(machines());

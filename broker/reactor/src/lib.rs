@@ -10,7 +10,8 @@
 //! 5. [`mailbox`]: letters between shards, and from the control threads to a shard;
 //! 6. [`setup`]: what every reactor is given;
 //! 7. [`glommio`]: the first reactor;
-//! 8. [`facts`]: what is known about the storage under a directory, and its lock.
+//! 8. [`ring`]: the second one, on io_uring itself;
+//! 9. [`facts`]: what is known about the storage under a directory, and its lock.
 
 pub mod buffer;
 mod clock;
@@ -25,5 +26,6 @@ pub mod mailbox;
 pub mod net;
 pub mod op;
 pub mod probe;
+pub mod ring;
 pub mod setup;
 mod slots;

@@ -31,6 +31,27 @@ pub fn io_uring() -> io::Result<()> {
     Ok(())
 }
 
+/// Whether this process may make an io_uring with all that the reactor `ring` needs of it.
+///
+/// # Errors
+/// As [`io_uring`]; EINVAL: the kernel is older than 6.1.
+pub fn ring() -> io::Result<()> {
+    crate::ring::kernel::try_small()
+}
+
+/// The running kernel's release; `unknown` if it does not say.
+pub fn kernel_release() -> String {
+    let name = nix::sys::utsname::uname().ok();
+    name.and_then(|name| name.release().to_str().map(str::to_owned)).unwrap_or_else(|| "unknown".into())
+}
+
+/// The value of `sysctl kernel.io_uring_disabled`: 0 for nobody, 1 for all but a group and the privileged, 2 for everybody. None:
+/// the kernel has no such setting.
+pub fn io_uring_disabled() -> Option<String> {
+    let value = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok()?;
+    Some(value.trim().to_owned())
+}
+
 /// A limit of the process after it has been raised as far as allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Raised {
@@ -100,6 +121,8 @@ mod tests {
     #[test]
     fn a_machine_of_the_projects_kind_passes() {
         io_uring().unwrap();
+        ring().unwrap();
+        assert_eq!(io_uring_disabled().as_deref(), Some("0"));
         direct_io(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap();
         assert!(raise_open_files().unwrap().now >= 256);
     }
