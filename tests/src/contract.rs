@@ -52,6 +52,7 @@ macro_rules! contract_tests {
             a_peer_that_ends_its_side_is_a_receive_of_zero_bytes
             a_close_ends_each_op_under_way_once_and_comes_last
             a_send_to_a_peer_that_does_not_read_waits_and_loses_nothing
+            a_send_of_very_many_views_keeps_their_order
             a_socket_number_is_not_used_again
             a_socket_changes_its_shard_with_the_bytes_already_read
             letters_arrive_in_order_and_each_gives_its_credit_back_once
@@ -309,6 +310,37 @@ pub fn a_send_to_a_peer_that_does_not_read_waits_and_loses_nothing(world: &mut d
         Loop::Continue
     };
     run_one(world, machine(turn), vec![vec![Step::Expect(all), Step::DrainToEnd]]);
+}
+
+/// More pieces than a kernel takes at once, some of them empty, to two peers at a time; and a send of nothing at all.
+pub fn a_send_of_very_many_views_keeps_their_order(world: &mut dyn World) {
+    const VIEWS: usize = 3000;
+    let all = pattern(VIEWS * 7, 6);
+    let bytes = all.clone();
+    let mut closed = 0;
+    let turn = move |_: Now, event: Option<Event>, ops: &mut Vec<Op>| {
+        match event {
+            None => {}
+            Some(Event::Accepted { socket }) => {
+                let whole = View::copy_of(&bytes);
+                let piece = |n: usize| [whole.slice(n * 7..n * 7 + 7), whole.slice(n..n)];
+                let views = (0..VIEWS).flat_map(piece).collect();
+                ops.push(Op::Send { socket, views, tag: Tag(1) });
+            }
+            Some(Event::Sent { socket, tag: Tag(1), result }) => {
+                assert_eq!(result, Ok(()));
+                ops.push(Op::Send { socket, views: Vec::new(), tag: Tag(2) });
+            }
+            Some(Event::Sent { socket, tag, result }) => {
+                assert_eq!((tag, result), (Tag(2), Ok(())));
+                ops.push(Op::Close { socket });
+            }
+            Some(Event::Closed { .. }) => closed += 1,
+            other => unexpected(other),
+        }
+        if closed == 2 { Loop::Stop } else { Loop::Continue }
+    };
+    run_one(world, machine(turn), vec![vec![Step::Expect(all), Step::DrainToEnd]; 2]);
 }
 
 /// Four connections, some after another's close, have different numbers.

@@ -1,7 +1,7 @@
-//! What the seam costs on this machine: acks over loopback, and writes with flushes, through a reactor and without one.
+//! What the seam costs on this machine: acks over loopback, and writes with flushes, through each reactor and without one.
 //!
-//! `cargo run --release -p tidegate-reactor --example rates -- [DIRECTORY]` (under a minute; the directory is for a file of
-//! 32 MiB). Client and server share the machine's cores: read the ratios.
+//! `cargo run --release -p tidegate-reactor --example rates -- [DIRECTORY]` (a minute and a half; the directory is for a file of
+//! 32 MiB). Client and server share the machine's cores, and other work on it hits all sides, which take turns: read the ratios.
 #![expect(
     clippy::print_stdout,
     clippy::unwrap_used,
@@ -15,40 +15,65 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
 use tidegate_reactor::buffer::{Buffer, View};
 use tidegate_reactor::disk::{Disk, StdDisk};
 use tidegate_reactor::mailbox::Order;
-use tidegate_reactor::op::{Event, File, Loop, Now, Op, OpenHow, Tag, Turn};
-use tidegate_reactor::setup::setups;
-use tidegate_reactor::{glommio, net};
+use tidegate_reactor::op::{Event, Fault, File, Loop, Now, Op, OpenHow, Tag, Turn};
+use tidegate_reactor::setup::{Setup, setups};
+use tidegate_reactor::{glommio, net, ring};
 
 const ACK: usize = 16;
-const RUN: Duration = Duration::from_secs(2);
-/// Of the drive, alternated: other work on the machine hits both sides.
-const ROUND: Duration = Duration::from_millis(400);
-const ROUNDS: usize = 7;
+/// Of one side; sides alternate.
+const ROUND: Duration = Duration::from_millis(500);
+const ROUNDS: usize = 9;
+
+type Reactor = fn(Setup, &mut dyn Turn) -> Result<(), Fault>;
 
 fn main() {
     let dir = std::env::args().nth(1).map_or_else(std::env::temp_dir, PathBuf::from);
-    println!("| connections | frame bytes | in flight | frames/s | MiB/s |");
+    println!("Medians of {ROUNDS} rounds of {} ms.\n", ROUND.as_millis());
+    println!(
+        "| connections | frame bytes | in flight | glommio, frames/s | ring, frames/s | ratio | glommio, µs of CPU a frame | ring | ratio |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
+    for load in [(4, 64 << 10, 8), (32, 1 << 10, 64), (64, 200, 1)] {
+        let pairs: Vec<[Acks; 2]> =
+            (0..ROUNDS).map(|_| [acks(glommio::run, load), acks(ring::run, load)]).collect();
+        let of = |side: usize, figure: fn(&Acks) -> f64| median(pairs.iter().map(|pair| figure(&pair[side])));
+        let (a, b) = (of(0, |x| x.rate), of(1, |x| x.rate));
+        let (cpu_a, cpu_b) = (of(0, |x| x.cpu_us), of(1, |x| x.cpu_us));
+        let (connections, frame, window) = load;
+        println!(
+            "| {connections} | {frame} | {window} | {a:.0} | {b:.0} | {:.2} | {cpu_a:.2} | {cpu_b:.2} | {:.2} |",
+            b / a,
+            cpu_b / cpu_a
+        );
+    }
+    println!("\n| write and flush | blocking, rounds/s | glommio | ring | ring / glommio |");
     println!("|---|---|---|---|---|");
-    for (connections, frame, window) in [(4, 64 << 10, 8), (32, 1 << 10, 64), (64, 200, 1)] {
-        let rate = acks(connections, frame, window);
-        let mib = rate * frame as f64 / f64::from(1 << 20);
-        println!("| {connections} | {frame} | {window} | {rate:.0} | {mib:.0} |");
-    }
-    println!("\n| write and flush | reactor, rounds/s | blocking, rounds/s | ratio |");
-    println!("|---|---|---|---|");
     for (name, bytes) in [("4 KiB", 4 << 10), ("64 KiB", 64 << 10), ("1 MiB", 1 << 20)] {
-        let pairs: Vec<(f64, f64)> =
-            (0..ROUNDS).map(|_| (flushes(&dir, bytes), flushes_blocking(&dir, bytes))).collect();
-        let with = median(pairs.iter().map(|p| p.0));
-        let without = median(pairs.iter().map(|p| p.1));
-        println!("| {name} | {with:.0} | {without:.0} | {:.2} |", with / without);
+        let rounds: Vec<[f64; 3]> = (0..ROUNDS)
+            .map(|_| {
+                let with = |reactor| write_loop(reactor, &dir, bytes, 1, true);
+                [flushes_blocking(&dir, bytes), with(glommio::run), with(ring::run)]
+            })
+            .collect();
+        let [plain, a, b] = [0, 1, 2].map(|side| median(rounds.iter().map(|round| round[side])));
+        println!("| {name} | {plain:.0} | {a:.0} | {b:.0} | {:.2} |", b / a);
     }
+    println!("\n| 128 KiB writes, depth | glommio, MiB/s | ring, MiB/s | ratio |");
+    println!("|---|---|---|---|");
     for depth in [1, 4, 8] {
-        let rate = median((0..ROUNDS).map(|_| writes(&dir, depth)));
-        println!("\n128 KiB writes, depth {depth}, through the reactor: {rate:.0} MiB/s");
+        let rounds: Vec<[f64; 2]> = (0..ROUNDS)
+            .map(|_| {
+                [glommio::run as Reactor, ring::run]
+                    .map(|r| write_loop(r, &dir, 128 << 10, depth, false) / 8.0)
+            })
+            .collect();
+        let [a, b] = [0, 1].map(|side| median(rounds.iter().map(|round| round[side])));
+        println!("| {depth} | {a:.0} | {b:.0} | {:.2} |", b / a);
     }
 }
 
@@ -94,7 +119,14 @@ impl Turn for AckServer {
     }
 }
 
-fn acks(connections: usize, frame: usize, window: usize) -> f64 {
+struct Acks {
+    /// Frames a second.
+    rate: f64,
+    /// Of the server's thread, user and system, a frame.
+    cpu_us: f64,
+}
+
+fn acks(reactor: Reactor, (connections, frame, window): (usize, usize, usize)) -> Acks {
     let (mut all, doors) = setups(1, 1 << 20, drop);
     let listener = net::listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let addr = listener.local_addr().unwrap();
@@ -108,10 +140,13 @@ fn acks(connections: usize, frame: usize, window: usize) -> f64 {
             b.freeze()
         };
         let mut turn = AckServer { frame, acks, partial: Default::default() };
-        glommio::run(setup, &mut turn).unwrap();
+        reactor(setup, &mut turn).unwrap();
+        let used = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
+        let us = |time: TimeVal| time.tv_sec() as f64 * 1e6 + time.tv_usec() as f64;
+        us(used.user_time()) + us(used.system_time())
     });
     let count = Arc::new(AtomicU64::new(0));
-    let end = Instant::now() + RUN;
+    let end = Instant::now() + ROUND;
     let clients: Vec<_> = (0..connections)
         .map(|_| {
             let count = Arc::clone(&count);
@@ -120,8 +155,9 @@ fn acks(connections: usize, frame: usize, window: usize) -> f64 {
         .collect();
     clients.into_iter().for_each(|c| c.join().unwrap());
     doors[0].give(Order::Letter(Box::new(())));
-    server.join().unwrap();
-    count.load(Ordering::SeqCst) as f64 / RUN.as_secs_f64()
+    let cpu_us = server.join().unwrap();
+    let frames = count.load(Ordering::SeqCst) as f64;
+    Acks { rate: frames / ROUND.as_secs_f64(), cpu_us: cpu_us / frames }
 }
 
 /// Keeps a window of frames under way.
@@ -220,7 +256,7 @@ impl Turn for Writer {
     }
 }
 
-fn write_loop(dir: &Path, bytes: usize, depth: usize, flushes: bool) -> f64 {
+fn write_loop(reactor: Reactor, dir: &Path, bytes: usize, depth: usize, flushes: bool) -> f64 {
     let path = dir.join(format!("tidegate-rates-{}", std::process::id()));
     let (mut all, _doors) = setups(1, 16 << 20, drop);
     let setup = all.remove(0);
@@ -238,20 +274,12 @@ fn write_loop(dir: &Path, bytes: usize, depth: usize, flushes: bool) -> f64 {
             under_way: 0,
             begun: None,
         };
-        glommio::run(setup, &mut turn).unwrap();
+        reactor(setup, &mut turn).unwrap();
         turn.rounds as f64 / turn.begun.unwrap().elapsed().as_secs_f64()
     });
     let rounds = rounds.join().unwrap();
     std::fs::remove_file(path).unwrap();
     rounds
-}
-
-fn flushes(dir: &Path, bytes: usize) -> f64 {
-    write_loop(dir, bytes, 1, true)
-}
-
-fn writes(dir: &Path, depth: usize) -> f64 {
-    write_loop(dir, 128 << 10, depth, false) / 8.0
 }
 
 fn flushes_blocking(dir: &Path, bytes: usize) -> f64 {
