@@ -1,5 +1,9 @@
 //! Both reactors keep the contract of `Op` and `Event`, on this machine's drive and loopback.
-#![expect(clippy::unwrap_used, reason = "all of this file is test code, its helpers too")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "all of this file is test code, its helpers too"
+)]
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

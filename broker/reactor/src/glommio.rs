@@ -195,14 +195,16 @@ impl Shard {
 
     /// One round of the loop: completions -> turn -> ops, as often as that makes events at once, up to a bound.
     fn poll(&mut self, cx: &mut Context<'_>, turn: &mut dyn Turn) -> Poll<()> {
-        if self.first {
-            self.set_wakers(cx.waker());
-        }
         for _ in 0..TURNS_MAX {
             let now = self.clock.now();
-            self.collect(now);
-            if self.events.is_empty() && !std::mem::take(&mut self.first) {
-                return self.wait(cx, now);
+            if std::mem::take(&mut self.first) {
+                // What has come already comes with the second turn.
+                self.set_wakers(cx.waker());
+            } else {
+                self.collect(now);
+                if self.events.is_empty() {
+                    return self.wait(cx, now);
+                }
             }
             let goes_on = turn.turn(now, &mut self.events, &mut self.ops);
             debug_assert!(self.events.is_empty(), "a turn takes all events");
