@@ -21,8 +21,9 @@ use crate::setup::Flushes;
 
 /// All open files, and the thread that does what would keep the shard waiting.
 pub(super) struct Files {
-    open: HashMap<File, OpenFile>,
+    // Dropped first: it ends with its last job, and a job may use an open file by number.
     helper: Helper,
+    open: HashMap<File, OpenFile>,
     /// As far as this shard has found out.
     zero_fill: ZeroFill,
     /// Zeros to write; as many as have been asked for at once.
@@ -43,7 +44,7 @@ impl Files {
     pub(super) fn new(shard: usize, flushes: Flushes, waker: Waker) -> Result<Files, Fault> {
         let helper = Helper::start(shard, flushes.clone(), waker)?;
         let zeros = Buffer::zeroed(0).freeze();
-        Ok(Files { open: HashMap::new(), helper, zero_fill: ZeroFill::ByDrive, zeros, shard, flushes })
+        Ok(Files { helper, open: HashMap::new(), zero_fill: ZeroFill::ByDrive, zeros, shard, flushes })
     }
 
     /// Begins an op on files.

@@ -158,8 +158,9 @@ fn build(submissions: u32, completions: u32) -> io::Result<IoUring> {
         .setup_submit_all()
         .setup_cqsize(completions)
         .build(submissions)?;
-    // Both are older than the flags above.
-    assert!(uring.params().is_feature_ext_arg() && uring.params().is_feature_nodrop());
+    // Older than the flags above: a wait with an end, no completion lost, messages read with their request.
+    let has = uring.params();
+    assert!(has.is_feature_ext_arg() && has.is_feature_nodrop() && has.is_feature_submit_stable());
     Ok(uring)
 }
 
