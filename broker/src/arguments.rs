@@ -38,6 +38,7 @@ fn argument(key: &Key) -> Arg {
         Kind::HostPort => argument.value_name("HOST:PORT"),
         Kind::Number { .. } => argument.value_name("NUMBER").allow_negative_numbers(true),
         Kind::Uuid => argument.value_name("UUID"),
+        Kind::Choice(_) => argument.value_name("NAME"),
     }
 }
 

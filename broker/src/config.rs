@@ -39,6 +39,8 @@ pub enum Kind {
     Switch,
     /// A UUID.
     Uuid,
+    /// One of these words.
+    Choice(&'static [&'static str]),
 }
 
 impl Kind {
@@ -50,6 +52,7 @@ impl Kind {
             Kind::Number { min, max } => format!("number, {min} to {max}"),
             Kind::Switch => "true or false".into(),
             Kind::Uuid => "UUID".into(),
+            Kind::Choice(words) => words.join(" or "),
         }
     }
 }
@@ -125,6 +128,14 @@ pub const KEYS: &[Key] = &[
         doc: "Keeps each shard on one core, where there is a core for each.",
     },
     Key {
+        name: "reactor",
+        kind: Kind::Choice(&["glommio", "ring"]),
+        default: "ring",
+        unit: "",
+        doc: "What drives the shards: `ring`, io_uring itself, which needs Linux 6.1, or `glommio`, which needs Linux 5.8 and memory \
+              that may be locked. docs/performance/reactors.md compares them.",
+    },
+    Key {
         name: "node",
         kind: Kind::Number { min: 0, max: i32::MAX as u64 },
         default: "0",
@@ -159,7 +170,8 @@ pub const KEYS: &[Key] = &[
         kind: Kind::Number { min: 64 << 10, max: 1 << 30 },
         default: "16777216",
         unit: "bytes",
-        doc: "Memory of each shard for writes under way, locked for the kernel where RLIMIT_MEMLOCK allows it.",
+        doc: "Memory of each shard for writes under way, locked for the kernel where RLIMIT_MEMLOCK allows it. The reactor \
+              `glommio` alone uses it; `ring` writes from where the records are.",
     },
     Key {
         name: "free_space_floor",
@@ -228,6 +240,8 @@ pub struct Config {
     pub shards: Shards,
     /// Whether shards keep to cores of their own.
     pub pinning: Pinning,
+    /// What drives them.
+    pub reactor: Reactor,
     /// This broker's number.
     pub node: NodeId,
     /// The cluster that the directory has to belong to; none: any.
@@ -258,6 +272,25 @@ pub enum Shards {
     AsFound,
     /// So many; a directory with another number is changed over.
     Exactly(u16),
+}
+
+/// What drives the shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reactor {
+    /// [`tidegate_reactor::glommio`].
+    Glommio,
+    /// [`tidegate_reactor::ring`].
+    Ring,
+}
+
+impl Reactor {
+    /// As it is configured and shown.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reactor::Glommio => "glommio",
+            Reactor::Ring => "ring",
+        }
+    }
 }
 
 /// Whether shards keep to cores of their own.
@@ -341,6 +374,7 @@ impl RawConfig {
         let insecure = self.value("insecure", |text| bool::from_str(text).ok());
         let allow_volatile = self.value("allow_volatile", |text| bool::from_str(text).ok());
         let pin = self.value("pin", |text| bool::from_str(text).ok());
+        let reactor = self.value("reactor", reactor);
         let data = self.value("data", path);
         let port_file = self.optional("port_file", path);
         let advertise = self.optional("advertise", host_port);
@@ -373,6 +407,7 @@ impl RawConfig {
                     0 => Shards::AsFound,
                     count => Shards::Exactly(u16::try_from(count).ok()?),
                 },
+                reactor: reactor?,
                 pinning: if pin? { Pinning::OneCoreEach } else { Pinning::None },
                 node: NodeId(i32::try_from(node?).ok()?),
                 cluster: cluster?.map(|uuid| ClusterId(uuid.into_bytes())),
@@ -475,6 +510,10 @@ fn host_port(text: &str) -> Option<String> {
     whole.then(|| text.to_owned())
 }
 
+fn reactor(text: &str) -> Option<Reactor> {
+    [Reactor::Glommio, Reactor::Ring].into_iter().find(|reactor| reactor.name() == text)
+}
+
 /// Letters to change from one word to the other, for "did you mean".
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -502,7 +541,8 @@ pub fn document() -> String {
          ```toml\n",
     );
     for key in KEYS {
-        let quoted = matches!(key.kind, Kind::Path | Kind::Address | Kind::HostPort | Kind::Uuid);
+        let quoted =
+            matches!(key.kind, Kind::Path | Kind::Address | Kind::HostPort | Kind::Uuid | Kind::Choice(_));
         let _ = match (key.default, quoted) {
             ("", true) => writeln!(text, "# {} = \"...\"", key.name),
             ("", false) => writeln!(text, "# {} = ...", key.name),
@@ -557,7 +597,7 @@ mod tests {
 
     #[test]
     fn all_problems_are_reported_at_once_each_with_its_place() {
-        let text = "shrads = 2\nlisten = \"here\"\nnode = -1\npin = 3\ndata = [1]\n";
+        let text = "shrads = 2\nlisten = \"here\"\nnode = -1\npin = 3\nreactor = \"rings\"\ndata = [1]\n";
         let found = problems(RawConfig::new().with_file(Path::new("t.toml"), text).with("io_memory", "1"));
         let all: Vec<String> = found.iter().map(Problem::to_string).collect();
         let says = |words: [&str; 2]| all.iter().any(|p| words.iter().all(|w| p.contains(w)));
@@ -566,12 +606,13 @@ mod tests {
             ["t.toml, key `listen`", "address:port"],
             ["t.toml, key `node`", "\"-1\""],
             ["t.toml, key `pin`", "true or false"],
+            ["t.toml, key `reactor`", "glommio or ring"],
             ["`data` is a array", "t.toml"],
             ["--io-memory", "65536"],
         ] {
             assert!(says(words), "{words:?} in {all:#?}");
         }
-        assert_eq!(all.len(), 6, "{all:#?}");
+        assert_eq!(all.len(), 7, "{all:#?}");
     }
 
     #[test]

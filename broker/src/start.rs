@@ -20,9 +20,9 @@ use tidegate_reactor::mailbox::{Door, Order};
 use tidegate_reactor::op::Letter;
 use tidegate_reactor::probe::Raised;
 use tidegate_reactor::setup::{Setup, setups};
-use tidegate_reactor::{cpu, glommio, net, probe};
+use tidegate_reactor::{cpu, glommio, net, probe, ring};
 
-use crate::config::{Config, Pinning};
+use crate::config::{Config, Pinning, Reactor};
 use crate::problem::{Problem, StartError};
 use crate::site::{Site, explain_io};
 use crate::unit::{self, Told, UnitPlan};
@@ -83,7 +83,7 @@ pub fn start(config: Config) -> Result<Running, StartError> {
 /// # Errors
 /// As for [`start`].
 pub fn start_with(config: Config, signals: SignalsOf) -> Result<Running, StartError> {
-    check_machine()?;
+    check_machine(config.reactor)?;
     let (tell, happenings) = mpsc::channel();
     let control = Control::start(signals_for(signals, &tell))
         .map_err(|e| explain_io("cannot start the control thread", "control thread", &e))?;
@@ -110,7 +110,7 @@ pub fn start_with(config: Config, signals: SignalsOf) -> Result<Running, StartEr
     }
     units.doors[0].give(Order::Listen(listener));
     let mut facts = site.facts();
-    facts.extend([("listen".into(), addr.to_string()), ("reactor".into(), "glommio".into())]);
+    facts.extend([("listen".into(), addr.to_string()), ("reactor".into(), config.reactor.name().into())]);
     let running = Running { addr, facts, site, units, happenings, port_file: config.port_file, control };
     let shards = running.units.doors.len();
     running.control.log().line(Severity::Info, &format!("serving on {addr}, {shards} shards"));
@@ -183,7 +183,8 @@ impl Units {
         for ((plan, setup), core) in plans.into_iter().zip(setups).zip(cores) {
             let (open_gate, gate) = mpsc::channel();
             gates.push(open_gate);
-            let thread = ShardThread { plan, setup, core, gate, tell: tell.clone(), end: end.clone() };
+            let (tell, end, reactor) = (tell.clone(), end.clone(), config.reactor);
+            let thread = ShardThread { plan, setup, reactor, core, gate, tell, end };
             let spawned = std::thread::Builder::new().name(format!("shard-{}", units.threads.len()));
             let spawned = spawned.spawn(move || thread.run());
             let spawned = spawned.map_err(|e| explain_io("cannot start a shard's thread", "shard", &e));
@@ -235,6 +236,7 @@ impl Units {
 struct ShardThread {
     plan: UnitPlan,
     setup: Setup,
+    reactor: Reactor,
     core: Option<usize>,
     gate: mpsc::Receiver<()>,
     tell: mpsc::Sender<Happening>,
@@ -243,7 +245,7 @@ struct ShardThread {
 
 impl ShardThread {
     fn run(self) {
-        let ShardThread { plan, setup, core, gate, tell, end } = self;
+        let ShardThread { plan, setup, reactor, core, gate, tell, end } = self;
         let body = || {
             if let Some(core) = core {
                 // Refused, the thread runs wherever the kernel puts it.
@@ -255,7 +257,11 @@ impl ShardThread {
                 return Ok(());
             }
             let name = format!("shard {}", setup.shard.0);
-            glommio::run(setup, &mut *unit).map_err(|fault| reactor_problem(&name, &fault))
+            let ended = match reactor {
+                Reactor::Glommio => glommio::run(setup, &mut *unit),
+                Reactor::Ring => ring::run(setup, &mut *unit),
+            };
+            ended.map_err(|fault| reactor_problem(&name, &fault))
         };
         match catch_unwind(AssertUnwindSafe(body)) {
             Ok(result) => {
@@ -331,14 +337,19 @@ fn cores_for(config: &Config, shards: usize) -> Vec<Option<usize>> {
 }
 
 /// io_uring, lockable memory, descriptors.
-fn check_machine() -> Result<(), StartError> {
+fn check_machine(reactor: Reactor) -> Result<(), StartError> {
     let (locked, files) = (probe::raise_locked_bytes(), probe::raise_open_files());
-    let problems = machine_problems(locked.ok(), files.ok(), probe::io_uring());
+    let io_uring = match reactor {
+        Reactor::Glommio => probe::io_uring(),
+        Reactor::Ring => probe::ring(),
+    };
+    let problems = machine_problems(reactor, locked.ok(), files.ok(), io_uring);
     if problems.is_empty() { Ok(()) } else { Err(StartError { problems }) }
 }
 
 /// What is wrong with a machine that has these limits (none: it does not say) and this io_uring.
 fn machine_problems(
+    reactor: Reactor,
     locked: Option<Raised>,
     files: Option<Raised>,
     io_uring: std::io::Result<()>,
@@ -346,6 +357,7 @@ fn machine_problems(
     const OPEN_FILES_MIN: u64 = 256;
     let mut problems = Vec::new();
     if let Some(locked) = locked
+        && reactor == Reactor::Glommio
         && locked.now < probe::LOCKED_BYTES_MIN
     {
         let fix = "raise it: `ulimit -l unlimited`, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 of a container";
@@ -360,13 +372,46 @@ fn machine_problems(
         let problem = Problem::new("too few files may be open", fix).at("RLIMIT_NOFILE");
         problems.push(problem.limits(format!("at least {OPEN_FILES_MIN}"), files.now.to_string()));
     }
-    if let Err(e) = io_uring {
-        let fix = "needed: Linux 5.8 or later, with io_uring allowed: `sysctl kernel.io_uring_disabled` must be 0 (or 1 with the \
-                   right group), and a container's seccomp profile must let it pass";
-        let problem = Problem::new("this process cannot use io_uring", fix).at("io_uring_setup");
-        problems.push(problem.limits("a kernel and a policy that allow it", e.to_string()));
+    if let Err(error) = io_uring {
+        problems.push(io_uring_problem(reactor, &error, locked));
     }
     problems
+}
+
+/// Why the kernel gives this process no io_uring as the reactor needs it, and what allows it.
+fn io_uring_problem(reactor: Reactor, error: &std::io::Error, locked: Option<Raised>) -> Problem {
+    const SECCOMP: &str = "a seccomp profile, as containers have by default, must let io_uring_setup pass (docker: --security-opt \
+                           seccomp=FILE)";
+    let needed = match reactor {
+        Reactor::Glommio => "Linux 5.8",
+        Reactor::Ring => "Linux 6.1",
+    };
+    let running = format!("Linux {}", probe::kernel_release());
+    let disabled = probe::io_uring_disabled().unwrap_or_else(|| "absent".into());
+    let (fix, limit, current) = match error.kind() {
+        std::io::ErrorKind::InvalidInput => {
+            let fix = "boot a newer kernel, or start with --reactor glommio, which needs Linux 5.8";
+            (fix.to_owned(), format!("{needed} or later for the reactor `{}`", reactor.name()), running)
+        }
+        std::io::ErrorKind::PermissionDenied => {
+            let fix = format!(
+                "`sysctl -w kernel.io_uring_disabled=0` (or 1, with this user in the group of kernel.io_uring_group); where it is \
+                 0 already, {SECCOMP}"
+            );
+            (fix, "sysctl kernel.io_uring_disabled = 0".to_owned(), disabled)
+        }
+        std::io::ErrorKind::OutOfMemory => {
+            let fix = "raise it: `ulimit -l unlimited`, LimitMEMLOCK=infinity in a systemd unit; a container's memory limit counts too";
+            let current = locked.map_or("unknown".into(), |locked| format!("{} bytes", locked.now));
+            (fix.to_owned(), "enough memory that may be locked (RLIMIT_MEMLOCK)".to_owned(), current)
+        }
+        _ => {
+            let fix = format!("boot {needed} or later, built with CONFIG_IO_URING; if it is, {SECCOMP}");
+            (fix, format!("{needed} or later, with io_uring"), running)
+        }
+    };
+    let cause = format!("this process cannot use io_uring: {error}");
+    Problem::new(cause, fix).at("io_uring_setup").limits(limit, current)
 }
 
 /// Binds and listens. When a broker was killed, the kernel ends what its rings had under way in the background, and the old
@@ -419,16 +464,31 @@ mod tests {
     #[test]
     fn a_machine_without_io_uring_is_told_what_forbids_it_and_what_allows_it() {
         let enough = Some(Raised { now: 1 << 30, hard: 1 << 30 });
-        assert_eq!(machine_problems(enough, enough, Ok(())), []);
-        // ENOSYS: an old kernel, or a seccomp profile; EPERM: the sysctl or a profile; ENOMEM: a small memlock.
-        for errno in [38, 1, 12] {
+        let (enosys, eperm, enomem, einval) = (38, 1, 12, 22);
+        for (reactor, errno, words) in [
+            (Reactor::Ring, enosys, ["Linux 6.1", "seccomp", "CONFIG_IO_URING"]),
+            (Reactor::Glommio, enosys, ["Linux 5.8", "seccomp", "CONFIG_IO_URING"]),
+            (Reactor::Ring, eperm, ["sysctl kernel.io_uring_disabled", "kernel.io_uring_group", "seccomp"]),
+            (Reactor::Ring, enomem, ["RLIMIT_MEMLOCK", "1073741824 bytes", "ulimit -l"]),
+            (Reactor::Ring, einval, ["Linux 6.1", "--reactor glommio", &probe::kernel_release()]),
+        ] {
+            assert_eq!(machine_problems(reactor, enough, enough, Ok(())), []);
             let error = std::io::Error::from_raw_os_error(errno);
-            let found = machine_problems(enough, enough, Err(error));
+            let found = machine_problems(reactor, enough, enough, Err(error));
             let [problem] = &found[..] else { panic!("{found:?}") };
             let said = problem.to_string();
-            for word in ["io_uring", "Linux 5.8", "sysctl kernel.io_uring_disabled", "seccomp", "os error"] {
+            for word in words.into_iter().chain(["io_uring", "os error"]) {
                 assert!(said.contains(word), "`{word}` is missing in:\n{said}");
             }
         }
+    }
+
+    #[test]
+    fn only_glommio_asks_for_memory_that_may_be_locked() {
+        let (little, enough) =
+            (Raised { now: 64 << 10, hard: 64 << 10 }, Raised { now: 1 << 30, hard: 1 << 30 });
+        let problems = |reactor| machine_problems(reactor, Some(little), Some(enough), Ok(()));
+        assert_eq!(problems(Reactor::Ring), []);
+        assert_eq!(problems(Reactor::Glommio).len(), 1);
     }
 }

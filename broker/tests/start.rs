@@ -78,11 +78,11 @@ impl Serving {
 }
 
 #[test]
-fn a_broker_serves_until_sigterm_and_ends_with_0_twice_on_one_directory() {
+fn a_broker_serves_until_sigterm_and_ends_with_0_on_either_reactor_and_one_directory() {
     let place = place();
     let (data, port) = (place.path().join("data"), place.path().join("port"));
-    for _ in 0..2 {
-        let serving = Serving::start(serve(&data, &[]), &port);
+    for reactor in ["ring", "glommio", "ring"] {
+        let serving = Serving::start(serve(&data, &["--reactor", reactor]), &port);
         drop(TcpStream::connect(&serving.address).unwrap());
         serving.signal("TERM");
         let (said, code) = serving.end();
@@ -282,7 +282,7 @@ fn too_little_lockable_memory_and_too_few_files_are_told_together() {
     let place = place();
     let data = place.path().join("data");
     let script = format!(
-        "ulimit -l 64; ulimit -n 64; exec {TIDEGATE} serve --data {} --listen 127.0.0.1:0",
+        "ulimit -l 64; ulimit -n 64; exec {TIDEGATE} serve --reactor glommio --data {} --listen 127.0.0.1:0",
         data.display()
     );
     let output = Command::new("sh").args(["-c", &script]).output().unwrap();

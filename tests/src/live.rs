@@ -13,6 +13,8 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
+use crate::process::asked_reactor;
+
 /// A running broker with two shards. Dropping it stops it and removes its directory.
 pub struct LiveBroker {
     running: Mutex<Option<Running>>,
@@ -69,7 +71,9 @@ impl Drop for LiveBroker {
 }
 
 fn start_on(data: &Path, port: u16, shards: u16) -> (Running, SocketAddr) {
-    let config = RawConfig::new()
+    let raw =
+        asked_reactor().map_or_else(RawConfig::new, |reactor| RawConfig::new().with("reactor", reactor));
+    let config = raw
         .with("data", data.join("broker").display().to_string())
         .with("listen", format!("127.0.0.1:{port}"))
         .with("shards", shards.to_string())

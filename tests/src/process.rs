@@ -19,6 +19,11 @@ pub struct BrokerProcess {
     pub started_in: Duration,
 }
 
+/// The reactor that brokers of tests are started with, if one is asked for by `TIDEGATE_TEST_REACTOR`; else the default.
+pub fn asked_reactor() -> Option<String> {
+    std::env::var("TIDEGATE_TEST_REACTOR").ok()
+}
+
 /// Most time that a start, or a polite stop, may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -47,6 +52,7 @@ impl BrokerProcess {
             .arg(data)
             .args(["--listen", listen, "--port-file"])
             .arg(&port_file)
+            .args(asked_reactor().map(|reactor| format!("--reactor={reactor}")))
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)

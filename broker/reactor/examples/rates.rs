@@ -26,14 +26,17 @@ use tidegate_reactor::{glommio, net, ring};
 
 const ACK: usize = 16;
 /// Of one side; sides alternate.
-const ROUND: Duration = Duration::from_millis(500);
-const ROUNDS: usize = 9;
+const ROUND: Duration = Duration::from_millis(300);
+const ROUNDS: usize = 15;
 
 type Reactor = fn(Setup, &mut dyn Turn) -> Result<(), Fault>;
 
 fn main() {
     let dir = std::env::args().nth(1).map_or_else(std::env::temp_dir, PathBuf::from);
-    println!("Medians of {ROUNDS} rounds of {} ms.\n", ROUND.as_millis());
+    println!(
+        "Medians of {ROUNDS} rounds of {} ms; ratios are medians of the rounds' ratios.\n",
+        ROUND.as_millis()
+    );
     println!(
         "| connections | frame bytes | in flight | glommio, frames/s | ring, frames/s | ratio | glommio, µs of CPU a frame | ring | ratio |"
     );
@@ -47,8 +50,8 @@ fn main() {
         let (connections, frame, window) = load;
         println!(
             "| {connections} | {frame} | {window} | {a:.0} | {b:.0} | {:.2} | {cpu_a:.2} | {cpu_b:.2} | {:.2} |",
-            b / a,
-            cpu_b / cpu_a
+            median(pairs.iter().map(|[a, b]| b.rate / a.rate)),
+            median(pairs.iter().map(|[a, b]| b.cpu_us / a.cpu_us))
         );
     }
     println!("\n| write and flush | blocking, rounds/s | glommio | ring | ring / glommio |");
@@ -61,7 +64,8 @@ fn main() {
             })
             .collect();
         let [plain, a, b] = [0, 1, 2].map(|side| median(rounds.iter().map(|round| round[side])));
-        println!("| {name} | {plain:.0} | {a:.0} | {b:.0} | {:.2} |", b / a);
+        let ratio = median(rounds.iter().map(|[_, a, b]| b / a));
+        println!("| {name} | {plain:.0} | {a:.0} | {b:.0} | {ratio:.2} |");
     }
     println!("\n| 128 KiB writes, depth | glommio, MiB/s | ring, MiB/s | ratio |");
     println!("|---|---|---|---|");
@@ -73,7 +77,8 @@ fn main() {
             })
             .collect();
         let [a, b] = [0, 1].map(|side| median(rounds.iter().map(|round| round[side])));
-        println!("| {depth} | {a:.0} | {b:.0} | {:.2} |", b / a);
+        let ratio = median(rounds.iter().map(|[a, b]| b / a));
+        println!("| {depth} | {a:.0} | {b:.0} | {ratio:.2} |");
     }
 }
 
@@ -179,6 +184,7 @@ fn client(addr: SocketAddr, frame: usize, window: usize, end: Instant, count: &A
 
 const FILE: File = File(1);
 const FILE_BYTES: u64 = 32 << 20;
+const FILL_BYTES: usize = 1 << 20;
 
 /// Zero-fills a file, then runs rounds of `depth` writes, with or without a flush after each.
 struct Writer {
@@ -195,6 +201,10 @@ struct Writer {
 }
 
 impl Writer {
+    fn fill(&mut self, ops: &mut Vec<Op>) {
+        ops.push(Op::Zero { file: FILE, at: self.filled, len: FILL_BYTES, tag: Tag(0) });
+    }
+
     fn write(&mut self, ops: &mut Vec<Op>) {
         let data = self.data.clone().unwrap();
         ops.push(Op::Write { file: FILE, at: self.at, data, tag: Tag(0) });
@@ -219,17 +229,24 @@ impl Turn for Writer {
             match event {
                 Event::Opened { result, .. } => {
                     result.unwrap();
-                    self.write(ops);
+                    self.fill(ops);
+                }
+                Event::Written { result, .. } if self.begun.is_none() => {
+                    assert_eq!(result.unwrap(), FILL_BYTES);
+                    self.filled += FILL_BYTES as u64;
+                    if self.filled < FILE_BYTES {
+                        self.fill(ops);
+                    } else {
+                        ops.push(Op::Flush { file: FILE, tag: Tag(0) });
+                    }
                 }
                 Event::Written { result, .. } => {
                     assert_eq!(result.unwrap(), self.bytes);
                     self.under_way -= 1;
-                    self.filled += self.bytes as u64;
-                    let flush = if self.begun.is_some() { self.flushes } else { self.filled >= FILE_BYTES };
-                    if flush {
+                    if self.flushes {
                         ops.push(Op::Flush { file: FILE, tag: Tag(0) });
-                    } else if self.begun.is_none_or(|b| b.elapsed() < ROUND) {
-                        self.rounds += u64::from(self.begun.is_some());
+                    } else if self.begun.is_some_and(|begun| begun.elapsed() < ROUND) {
+                        self.rounds += 1;
                         self.write(ops);
                     } else if self.under_way == 0 {
                         return Loop::Stop;
