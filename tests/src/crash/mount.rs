@@ -10,7 +10,7 @@ use nix::mount::{MntFlags, umount2};
 
 use super::image::Sectors;
 
-/// How long a filesystem may stay busy after the last process on it has ended.
+/// How long a filesystem may stay busy after the last process or device on it has ended.
 const BUSY_MAX: Duration = Duration::from_secs(20);
 
 /// Which filesystem.
@@ -107,14 +107,7 @@ impl Mounted {
     }
 
     fn release(&self) -> io::Result<()> {
-        // The kernel takes the rings of a killed process apart after the process is gone, and they hold its files.
-        let begun = Instant::now();
-        while let Err(errno) = umount2(&self.path, MntFlags::empty()) {
-            if errno != Errno::EBUSY || begun.elapsed() > BUSY_MAX {
-                return Err(io::Error::other(format!("unmount {}: {errno}", self.path.display())));
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        unmount(&self.path)?;
         run(Command::new("losetup").args(["-d", &self.device]))
     }
 }
@@ -124,6 +117,19 @@ impl Drop for Mounted {
         let _ = umount2(&self.path, MntFlags::MNT_DETACH);
         let _ = run(Command::new("losetup").args(["-d", &self.device]));
     }
+}
+
+/// Unmounts, once nobody uses it any more: the kernel takes the rings of a killed process apart after the process is gone, and they
+/// hold its files; so it does with a loop device, which holds its image.
+pub fn unmount(path: &Path) -> io::Result<()> {
+    let begun = Instant::now();
+    while let Err(errno) = umount2(path, MntFlags::empty()) {
+        if errno != Errno::EBUSY || begun.elapsed() > BUSY_MAX {
+            return Err(io::Error::other(format!("unmount {}: {errno}", path.display())));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
 }
 
 /// Runs a command that has nothing to say when it works.

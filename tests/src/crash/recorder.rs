@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
+use super::mount::unmount;
 use super::overlay::Overlay;
 
 /// What the drive was told.
@@ -105,7 +106,7 @@ impl Recorder {
 
     /// Unmounts and returns everything recorded, in order. The loop device must be gone.
     pub fn finish(mut self) -> io::Result<Vec<Recorded>> {
-        umount2(&self.mount_point, MntFlags::empty())?;
+        unmount(&self.mount_point)?;
         let daemon = self.daemon.take().expect("taken here alone");
         daemon.join().map_err(|_| io::Error::other("the recorder's thread panicked"))??;
         Ok(std::mem::take(&mut *self.shared.records.lock().expect("no holder panics")))
