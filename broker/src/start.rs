@@ -453,8 +453,9 @@ fn listen_problem(config: &Config, error: &std::io::Error) -> Problem {
 }
 
 fn reactor_problem(place: &str, fault: &tidegate_reactor::op::Fault) -> Problem {
-    let fix = "raise the limit that is named (`ulimit -a` shows them), or start with fewer --shards";
-    Problem::new(format!("a shard's reactor does not start: {fault}"), fix).at(place)
+    let fix = "raise the limit that is named (`ulimit -a` shows them), or start with fewer --shards; if it had served before, the kernel has \
+               refused a ring that worked: look into its log (`dmesg`)";
+    Problem::new(format!("a shard's reactor does not work: {fault}"), fix).at(place)
 }
 
 #[cfg(test)]

@@ -36,6 +36,11 @@ impl Doubts {
         flushes.reaped();
     }
 
+    /// Nobody waits for them any more.
+    pub(crate) fn end(&mut self, flushes: &Flushes) {
+        self.waiting.drain(..).for_each(|_| flushes.resolve());
+    }
+
     /// Ends flushes about which there is no doubt any more: all others submitted before they ended have been reaped, or one failed.
     pub(crate) fn settle(&mut self, flushes: &Flushes, events: &mut Vec<Event>) {
         self.waiting.retain(|(file, tag, doubt)| {

@@ -75,6 +75,10 @@ pub fn run(setup: Setup, turn: &mut dyn Turn) -> Result<(), Fault> {
         shard.setup.post.door().bell().set_waker(None);
         // An executor that ends before its file tasks would leave its helper thread without anybody to answer to.
         poll_fn(|_| if shard.file_tasks.get() == 0 { Poll::Ready(()) } else { Poll::Pending }).await;
+        // Unseen, but a flush counts even so.
+        let done = std::mem::take(&mut shard.done.borrow_mut().all);
+        done.into_iter().for_each(|completion| shard.complete(completion));
+        shard.doubts.end(&shard.setup.flushes);
     });
     Ok(())
 }

@@ -31,13 +31,13 @@ use sockets::{Accepted, Acceptor, Sockets};
 /// Runs the shard's loop on this thread until a turn says [`Loop::Stop`].
 ///
 /// # Errors
-/// If the ring cannot be made ([`crate::probe::ring`] says what is missing), or no descriptor or thread is left. Nothing has been
-/// run then.
+/// If the ring cannot be made ([`crate::probe::ring`] says what is missing), or no descriptor or thread is left: nothing has been
+/// run then. Or if the kernel refuses a ring that has worked: what was under way is lost sight of, and its flushes count as failed.
 pub fn run(setup: Setup, turn: &mut dyn Turn) -> Result<(), Fault> {
     let mut shard = Shard::new(setup)?;
-    shard.run(turn)?;
+    let ran = shard.run(turn);
     shard.end();
-    Ok(())
+    ran
 }
 
 /// One shard's reactor.
@@ -115,6 +115,7 @@ impl Shard {
                 landed => landed.discard(),
             }
         }
+        self.doubts.end(&self.setup.flushes);
         self.sockets.end();
     }
 
@@ -194,9 +195,9 @@ impl Shard {
                 });
                 events.push(Event::Read { file, tag, result });
             }
-            Flight::Write { file, tag, .. } => {
+            Flight::Write { file, tag, what, .. } => {
                 files.landed(file);
-                let result = result.map(|count| count as usize).map_err(|e| Fault::of("write", &e));
+                let result = result.map(|count| count as usize).map_err(|e| Fault::of(what, &e));
                 events.push(Event::Written { file, tag, result });
             }
             Flight::Flush { file, tag, ticket } => {

@@ -296,7 +296,10 @@ fn a_shard_with_nothing_to_do_sleeps_and_an_order_wakes_it() {
 struct Abrupt {
     path: PathBuf,
     end: End,
+    is_open: bool,
     socket: Option<Socket>,
+    /// Told once there are a file and a connection.
+    ready: mpsc::Sender<()>,
 }
 
 #[derive(Clone, Copy)]
@@ -305,48 +308,55 @@ enum End {
     SecondReceive,
 }
 
+impl Abrupt {
+    const FILE: File = File(1);
+    const BYTES: usize = 1 << 20;
+
+    fn put_all_under_way(&self, ops: &mut Vec<Op>) {
+        let (file, len) = (Abrupt::FILE, Abrupt::BYTES);
+        let socket = self.socket.unwrap();
+        let data = View::copy_of(&vec![7; len]);
+        ops.push(Op::Receive { socket, buf: Buffer::zeroed(len) });
+        ops.push(Op::Send { socket, views: vec![data.clone(); 64], tag: Tag(1) });
+        let write = |n: usize| Op::Write { file, at: (n * len) as u64, data: data.clone(), tag: Tag(2) };
+        ops.extend((0..8).map(write));
+        ops.push(Op::Read { file, at: 0, len, tag: Tag(3) });
+        ops.push(Op::Flush { file, tag: Tag(4) });
+        if let End::SecondReceive = self.end {
+            ops.push(Op::Receive { socket, buf: Buffer::zeroed(1) });
+        }
+    }
+}
+
 impl Turn for Abrupt {
     fn turn(&mut self, _: Now, events: &mut Vec<Event>, ops: &mut Vec<Op>) -> Loop {
-        const FILE: File = File(1);
-        const BYTES: usize = 1 << 20;
         if events.is_empty() {
-            let how = OpenHow::New { bytes: 8 * BYTES as u64 };
-            ops.push(Op::Open { file: FILE, path: self.path.clone(), how });
+            let how = OpenHow::New { bytes: 8 * Abrupt::BYTES as u64 };
+            ops.push(Op::Open { file: Abrupt::FILE, path: self.path.clone(), how });
         }
-        let mut goes_on = Loop::Continue;
         for event in events.drain(..) {
             match event {
-                Event::Opened { result, .. } => result.unwrap(),
+                Event::Opened { result, .. } => {
+                    result.unwrap();
+                    self.is_open = true;
+                }
                 Event::Accepted { socket } => self.socket = Some(socket),
-                // The client has seen the file.
                 Event::Order { .. } => {
-                    let socket = self.socket.unwrap();
-                    let data = View::copy_of(&vec![7; BYTES]);
-                    ops.push(Op::Receive { socket, buf: Buffer::zeroed(BYTES) });
-                    ops.push(Op::Send { socket, views: vec![data.clone(); 64], tag: Tag(1) });
-                    let at = |n: usize| (n * BYTES) as u64;
-                    ops.extend((0..8).map(|n| Op::Write {
-                        file: FILE,
-                        at: at(n),
-                        data: data.clone(),
-                        tag: Tag(2),
-                    }));
-                    ops.push(Op::Read { file: FILE, at: 0, len: BYTES, tag: Tag(3) });
-                    ops.push(Op::Flush { file: FILE, tag: Tag(4) });
-                    match self.end {
-                        End::Stop => goes_on = Loop::Stop,
-                        End::SecondReceive => ops.push(Op::Receive { socket, buf: Buffer::zeroed(1) }),
-                    }
+                    self.put_all_under_way(ops);
+                    return Loop::Stop;
                 }
                 other => panic!("{other:?}"),
             }
         }
-        goes_on
+        if self.is_open && self.socket.is_some() {
+            self.ready.send(()).unwrap();
+        }
+        Loop::Continue
     }
 }
 
-/// Returns whether the reactor ended without a panic.
-fn end_abruptly(end: End) -> bool {
+/// Returns how the reactor's thread ended.
+fn end_abruptly(end: End) -> std::thread::Result<()> {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (mut all, doors) = setups(1, 1 << 20, drop);
     let listener = net::listen("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -354,22 +364,18 @@ fn end_abruptly(end: End) -> bool {
     doors[0].give(Order::Listen(listener));
     let (setup, path) = (all.pop().unwrap(), dir.path().join("file"));
     let flushes = setup.flushes.clone();
-    let name = path.clone();
+    let (ready, is_ready) = mpsc::channel();
     let thread = std::thread::spawn(move || {
-        ring::run(setup, &mut Abrupt { path: name, end, socket: None }).unwrap();
+        ring::run(setup, &mut Abrupt { path, end, is_open: false, socket: None, ready }).unwrap();
     });
     let mut client = TcpStream::connect(addr).unwrap();
     client.write_all(&[7; 100]).unwrap();
-    while !path.exists() {
-        std::thread::yield_now();
-    }
-    // Opened a moment after it exists; the shard's next turns come first.
-    std::thread::sleep(Duration::from_millis(200));
+    is_ready.recv().unwrap();
     doors[0].give(Order::Letter(Box::new(())));
-    let ended = thread.join().is_ok();
+    let ended = thread.join();
     // Nothing of it is left: the connection is closed, and no flush keeps others in doubt.
     let _ = client.read_to_end(&mut Vec::new());
-    if ended {
+    if ended.is_ok() {
         let doubt = flushes.device.reaped_ok(flushes.device.submitting(0));
         assert_eq!(flushes.device.verdict(&doubt), Some(true));
     }
@@ -378,10 +384,12 @@ fn end_abruptly(end: End) -> bool {
 
 #[test]
 fn a_ring_that_stops_with_ops_under_way_waits_for_the_kernel() {
-    assert!(end_abruptly(End::Stop));
+    end_abruptly(End::Stop).unwrap();
 }
 
 #[test]
-fn a_second_receive_is_a_bug_that_ends_the_ring_only_after_the_kernel_is_done() {
-    assert!(!end_abruptly(End::SecondReceive));
+fn a_second_receive_is_a_bug_that_ends_the_ring_with_all_else_under_way() {
+    let panic = end_abruptly(End::SecondReceive).unwrap_err();
+    let text = panic.downcast_ref::<String>().expect("a panic with a text");
+    assert!(text.contains("a second receive"), "{text}");
 }

@@ -19,6 +19,9 @@ use crate::op::{Event, Fault, File, Op, OpenHow, Tag};
 use crate::probe::ZeroFill;
 use crate::setup::Flushes;
 
+/// What is told to have failed.
+const FILL: &str = "fill with zeros";
+
 /// All open files, and the thread that does what would keep the shard waiting.
 pub(super) struct Files {
     // Dropped first: it ends with its last job, and a job may use an open file by number.
@@ -67,7 +70,7 @@ impl Files {
             }
             Op::Write { file, at, data, tag } => {
                 assert_blocks("write", at, data.len());
-                self.start(file, Flight::Write { file, tag, at, data }, kernel);
+                self.start(file, Flight::Write { file, tag, at, data, what: "write" }, kernel);
             }
             Op::Zero { file, at, len, tag } => {
                 assert_blocks("fill", at, len);
@@ -103,7 +106,7 @@ impl Files {
                             self.zero_fill = ZeroFill::Written;
                             self.zero(range, kernel);
                         }
-                        Err(e) => events.push(range.filled(Err(Fault::of("fill with zeros", &e)))),
+                        Err(e) => events.push(range.filled(Err(Fault::of(FILL, &e)))),
                     }
                 }
             }
@@ -133,7 +136,7 @@ impl Files {
             self.zeros = zeros.freeze();
         }
         let data = self.zeros.slice(0..len);
-        self.start(file, Flight::Write { file, tag, at, data }, kernel);
+        self.start(file, Flight::Write { file, tag, at, data, what: FILL }, kernel);
     }
 
     fn start(&mut self, file: File, flight: Flight, kernel: &mut Kernel) {

@@ -44,8 +44,8 @@ pub(super) enum Flight {
     Alarm,
     /// Into the buffer's first `len` bytes.
     Read { file: File, tag: Tag, at: u64, len: u32, buf: Buffer },
-    /// All of the view.
-    Write { file: File, tag: Tag, at: u64, data: View },
+    /// All of the view; `what` it is called if it fails.
+    Write { file: File, tag: Tag, at: u64, data: View, what: &'static str },
     /// What `fdatasync` does.
     Flush { file: File, tag: Tag, ticket: FlushTicket },
 }
@@ -180,15 +180,17 @@ impl Kernel {
     }
 
     /// Asks the kernel for something; handed over by the next [`Kernel::enter`].
-    pub(super) fn start(&mut self, fd: BorrowedFd<'_>, flight: Flight) -> FlightId {
+    pub(super) fn start(&mut self, fd: BorrowedFd<'_>, mut flight: Flight) -> FlightId {
+        // Before the request is made: what waits may use all messages.
+        self.make_room();
+        let entry = request(Fd(fd.as_raw_fd()), &mut flight, &mut self.messages);
+        // Only now, when nothing can go wrong any more: a flight that is not the kernel's would be waited for at the end for ever.
         let id = self.free.pop().unwrap_or_else(|| {
             self.flights.push(None);
             u32::try_from(self.flights.len() - 1).expect("flights are fewer than 2^32")
         });
-        // Before the request is made: what waits may use all messages.
-        self.make_room();
-        let flight = self.flights[id as usize].insert(flight);
-        let entry = request(Fd(fd.as_raw_fd()), flight, &mut self.messages).user_data(u64::from(id));
+        self.flights[id as usize] = Some(flight);
+        let entry = entry.user_data(u64::from(id));
         // SAFETY: the addresses in the entry are of memory that the flight owns or shares, on the heap and so unmoved when the
         // flight moves; the flight stays in `self.flights` until the kernel has told its end (`next`), also when `self` ends
         // (`drop`). Those of a message are needed only until the entry has been handed over, and stay until then (`handed_over`).
@@ -272,7 +274,8 @@ impl Kernel {
         }
     }
 
-    /// Ends what might never end by itself and waits for the next flight to land. None: nothing is under way any more.
+    /// Ends what might never end by itself and waits for the next flight to land. None: nothing is under way any more, or the kernel
+    /// does not say; then flushes have landed with its error, and the memory of the others is lost.
     pub(super) fn drain_next(&mut self) -> Option<Landed> {
         if !std::mem::replace(&mut self.draining, true) {
             // The drive always answers; and a flush that was cancelled would look like one that failed.
@@ -289,19 +292,30 @@ impl Kernel {
             if let Some(landed) = self.next() {
                 return Some(landed);
             }
-            if self.enter(Wait::ForEver).is_err() {
-                // What the kernel may still write to must not be freed.
-                std::mem::forget(std::mem::take(&mut self.flights));
-                self.free.clear();
+            let Err(error) = self.enter(Wait::ForEver) else { continue };
+            let is_flush = |flight: &&mut Option<Flight>| matches!(flight, Some(Flight::Flush { .. }));
+            if let Some(flight) = self.flights.iter_mut().find(is_flush).and_then(Option::take) {
+                return Some(Landed { flight, result: Err(error), flags: 0 });
             }
+            self.lose_sight();
         }
         None
+    }
+
+    /// What the kernel may still write to must not be freed.
+    fn lose_sight(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.flights));
+        self.free.clear();
     }
 }
 
 impl Drop for Kernel {
-    /// Also when a bug of the shard unwinds: no memory is freed before the kernel is done with it.
+    /// No memory is freed before the kernel is done with it.
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // A bug of the shard ends the process now, whatever the drive does.
+            return self.lose_sight();
+        }
         while let Some(landed) = self.drain_next() {
             landed.discard();
         }
