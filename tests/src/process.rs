@@ -19,9 +19,12 @@ pub struct BrokerProcess {
     pub started_in: Duration,
 }
 
-/// The reactor that brokers of tests are started with, if one is asked for by `TIDEGATE_TEST_REACTOR`; else the default.
+/// The variable of the environment by which a reactor is asked for.
+pub const ASKED_REACTOR: &str = "TIDEGATE_TEST_REACTOR";
+
+/// The reactor that brokers of tests are started with, if one is asked for; else the default.
 pub fn asked_reactor() -> Option<String> {
-    std::env::var("TIDEGATE_TEST_REACTOR").ok()
+    std::env::var(ASKED_REACTOR).ok()
 }
 
 /// Most time that a start, or a polite stop, may take.

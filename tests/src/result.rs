@@ -9,6 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
+use crate::process::{ASKED_REACTOR, asked_reactor};
+
 /// What every result says of the run that made it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
@@ -25,7 +27,11 @@ pub fn origin() -> &'static Origin {
     static ORIGIN: OnceLock<Origin> = OnceLock::new();
     ORIGIN.get_or_init(|| {
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        Origin { date: date(seconds), commit: commit(), command: command(std::env::args_os()) }
+        Origin {
+            date: date(seconds),
+            commit: commit(),
+            command: command(asked_reactor(), std::env::args_os()),
+        }
     })
 }
 
@@ -74,9 +80,11 @@ fn commit() -> String {
     }
 }
 
-/// The command line of this process as somebody would type it at the root of the repository, without the result's file.
-fn command(arguments: impl IntoIterator<Item = OsString>) -> String {
-    let mut text = "target/release/tests".to_owned();
+/// The command line of this process as somebody would type it at the root of the repository, without the result's file; with the
+/// reactor that was asked for in its environment.
+fn command(reactor: Option<String>, arguments: impl IntoIterator<Item = OsString>) -> String {
+    let mut text = reactor.map(|reactor| format!("{ASKED_REACTOR}={reactor} ")).unwrap_or_default();
+    text += "target/release/tests";
     let mut arguments = arguments.into_iter().skip(1).map(|a| a.to_string_lossy().into_owned());
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -108,12 +116,12 @@ mod tests {
             ["kill -o k.json --cycles 5", "kill --output k.json --cycles 5", "kill --cycles 5 -ok.json"]
         {
             let arguments = format!("/somewhere/tests {typed}");
-            let told = command(arguments.split(' ').map(OsString::from));
+            let told = command(None, arguments.split(' ').map(OsString::from));
             assert_eq!(told, "target/release/tests kill --cycles 5");
         }
         assert_eq!(
-            command(["tests".into(), "faults".into(), "--only=x".into()]),
-            "target/release/tests faults --only=x"
+            command(Some("glommio".into()), ["tests".into(), "faults".into(), "--only=x".into()]),
+            "TIDEGATE_TEST_REACTOR=glommio target/release/tests faults --only=x"
         );
     }
 

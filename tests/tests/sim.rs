@@ -34,6 +34,10 @@ const ONCE_FAILED: [(u64, &str); 10] = [
     ),
 ];
 
+/// The same of whole shards.
+const ONCE_FAILED_SHARDS: [(u64, &str); 1] =
+    [(2_000_000_443, "none of the broker: a topic had grown by a request whose answer was lost on the way")];
+
 fn seeds(level: Level, count: u64) -> Seeds {
     Seeds { level, first: 0, count, threads: 2, repeat_every: 1 }
 }
@@ -49,8 +53,10 @@ fn five_hundred_seeds_lose_nothing_that_was_acknowledged() {
 
 #[test]
 fn what_failed_once_does_not_fail_again() {
-    for (seed, what) in ONCE_FAILED {
-        let report = run_fully(Level::Logs, seed, Repeat::No);
+    let logs = ONCE_FAILED.map(|failed| (Level::Logs, failed));
+    let shards = ONCE_FAILED_SHARDS.map(|failed| (Level::Shards, failed));
+    for (level, (seed, what)) in logs.into_iter().chain(shards) {
+        let report = run_fully(level, seed, Repeat::No);
         assert_eq!(report.failure, None, "{what}");
     }
 }

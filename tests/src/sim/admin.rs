@@ -375,6 +375,9 @@ impl Admin {
             ErrorCode::UnknownTopic if matches!(waiting, Waiting::Delete(..)) => {}
             ErrorCode::UnknownTopic | ErrorCode::UnknownPartition
                 if log.is_some_and(|log| scene.claims.may_be_gone(log)) => {}
+            // One that was asked for earlier, and whose answer did not come, has grown it since it was looked up.
+            ErrorCode::InvalidTopic if matches!(waiting, Waiting::Alter(name, _, asked) if *asked < self.asked[name]) =>
+                {}
             _ if scene.bits_flip => {}
             _ => panic!("{waiting:?}: refused: {error}"),
         }
