@@ -99,8 +99,7 @@ pub fn run(
     let written = || device.as_ref().and_then(|device| device.written_bytes().ok());
     let links = connect(site, workload)?;
     let clock = Clock::start();
-    let (cpu_before, written_before) = (CpuTimes::now(), written());
-    let (begun, own_before) = (Instant::now(), own_seconds(site));
+    let (cpu_before, own_before, written_before) = (CpuTimes::now(), own_seconds(site), written());
     let lead = LEAD * (1 + workload.readings.len() as u32) + LEAD_PRODUCER * workload.producers as u32;
     let start_ns = clock.now_ns() + lead.as_nanos() as u64;
     let window = Window::after(start_ns, workload.warmup, workload.time);
@@ -127,10 +126,11 @@ pub fn run(
     if let Some(tail) = tail {
         consumed[tail].series.missing(missing);
     }
-    let mut cpu = CpuTimes::now().since(cpu_before);
-    if let Some((after, before)) = own_seconds(site).zip(own_before) {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
-        cpu = cpu.without(after - before, cores * begun.elapsed().as_secs_f64());
+    let own_after = own_seconds(site);
+    let cpu_after = CpuTimes::now();
+    let mut cpu = cpu_after.since(cpu_before);
+    if let Some((after, before)) = own_after.zip(own_before) {
+        cpu = cpu.without(after - before, cpu_after.seconds_since(cpu_before));
     }
     Ok(Outcome { workload: workload.clone(), published, consumed, cpu, device_written })
 }
@@ -221,9 +221,65 @@ impl Outcome {
         self.device_written = self.device_written.zip(later.device_written).map(|(a, b)| a + b);
     }
 
+    /// Why its figures are none to quote, if they are not: records that failed or never came, or arrivals that nobody timed.
+    pub fn shortcoming(&self) -> Option<String> {
+        let published = self.published.as_ref();
+        let failed = published.map_or(0, |published| published.series.errors);
+        if failed > 0 {
+            let why = published.and_then(|published| published.first_error.as_deref()).unwrap_or("unknown");
+            return Some(format!("{failed} records failed: {why}"));
+        }
+        for (reading, consumed) in self.workload.readings.iter().zip(&self.consumed) {
+            if consumed.series.errors > 0 {
+                return Some(format!(
+                    "{} records never arrived at {}",
+                    consumed.series.errors, consumed.name
+                ));
+            }
+            if reading.from == ReadFrom::Tail && published.is_some() && consumed.series.latency.count() == 0 {
+                return Some(format!("no arrival at {} has a latency", consumed.name));
+            }
+        }
+        None
+    }
+
     /// Records that failed.
     pub fn errors(&self) -> u64 {
         let published = self.published.as_ref().map_or(0, |published| published.series.errors);
         published + self.consumed.iter().map(|consumed| consumed.series.errors).sum::<u64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::json::sample_outcome;
+    use crate::series::Series;
+    use crate::workload::Reading;
+
+    /// An outcome with a tail reading, of whose arrivals `timed` have a latency.
+    fn with_tail(timed: u64) -> Outcome {
+        let mut outcome = sample_outcome(1_000);
+        outcome.workload.readings = vec![Reading::each("tail", "t", ReadFrom::Tail, 1)];
+        let mut series = Series::new(Window { begin_ns: 0, end_ns: 1_000, interval_ns: 1_000 });
+        if timed > 0 {
+            series.done(0, 500, timed, timed);
+        }
+        let name = "tail".to_owned();
+        outcome.consumed = vec![Consumed { name, series, records: timed, ended_early: false }];
+        outcome
+    }
+
+    #[test]
+    fn a_run_whose_records_failed_or_never_came_is_none_to_quote() {
+        assert_eq!(with_tail(5).shortcoming(), None);
+        let mut lost = with_tail(5);
+        lost.consumed[0].series.missing(2);
+        assert_eq!(lost.shortcoming().as_deref(), Some("2 records never arrived at tail"));
+        assert_eq!(with_tail(0).shortcoming().as_deref(), Some("no arrival at tail has a latency"));
+        let mut failed = with_tail(5);
+        failed.published.as_mut().unwrap().series.missing(3);
+        assert!(failed.shortcoming().is_some_and(|why| why.starts_with("3 records failed")));
+        assert_eq!(sample_outcome(1_000).shortcoming(), None, "nobody reads");
     }
 }

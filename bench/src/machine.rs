@@ -4,12 +4,27 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use nix::sys::stat::{major, minor};
 use serde::Serialize;
 
 /// A run with more stolen time than this share is not valid: another machine had the cores.
 pub const STEAL_SHARE_MAX: f64 = 0.02;
+
+/// A run beside which other processes took more than this share of the processors was disturbed. It stays valid: what the
+/// kernel does for the broker is in that share, too.
+pub const OTHERS_SHARE_MAX: f64 = 0.10;
+
+/// USER_HZ is 100 on every Linux that Rust runs on; it is part of the kernel's interface.
+const TICKS_PER_S: f64 = 100.0;
+
+/// A drive that has written less than this in [`STILL_READINGS`] readings, [`STILL_STEP`] apart, stands still: under a
+/// hundredth of what one that is worth measuring writes in that time.
+const STILL_BYTES: u64 = 4 << 20;
+const STILL_READINGS: usize = 5;
+const STILL_STEP: Duration = Duration::from_millis(250);
 
 /// The processors' time since the machine's start, in ticks. Source: proc_stat(5), line `cpu`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +64,11 @@ impl CpuTimes {
         Some(CpuTimes { total, idle: idle + iowait, steal })
     }
 
+    /// Seconds of all processors together since `before`.
+    pub fn seconds_since(self, before: CpuTimes) -> f64 {
+        self.total.saturating_sub(before.total).max(1) as f64 / TICKS_PER_S
+    }
+
     /// What happened since `before`.
     pub fn since(self, before: CpuTimes) -> CpuShares {
         let total = self.total.saturating_sub(before.total).max(1) as f64;
@@ -59,6 +79,11 @@ impl CpuTimes {
 }
 
 impl CpuShares {
+    /// Whether others took so much that the figures may be theirs.
+    pub fn is_disturbed(self) -> bool {
+        self.others.is_some_and(|others| others > OTHERS_SHARE_MAX)
+    }
+
     /// Says how much of `busy` was not spent in `own_seconds`, of `all_seconds` of all processors.
     pub fn without(self, own_seconds: f64, all_seconds: f64) -> CpuShares {
         CpuShares { others: Some((self.busy - own_seconds / all_seconds).max(0.0)), ..self }
@@ -89,6 +114,25 @@ impl Device {
         written_of(&text).ok_or_else(unknown)
     }
 
+    /// Waits until it writes no more, `limit` at the longest or until `stop` is set. Returns whether it came to that.
+    ///
+    /// # Errors
+    /// As for [`Device::written_bytes`].
+    pub fn wait_until_still(&self, limit: Duration, stop: &AtomicBool) -> io::Result<bool> {
+        let begun = Instant::now();
+        let mut readings = Vec::new();
+        loop {
+            readings.push(self.written_bytes()?);
+            if stands_still(&readings) {
+                return Ok(true);
+            }
+            if begun.elapsed() >= limit || stop.load(Ordering::Relaxed) {
+                return Ok(false);
+            }
+            std::thread::sleep(STILL_STEP);
+        }
+    }
+
     /// Its name, size and model, as far as the kernel knows them.
     pub fn describe(&self) -> String {
         let read =
@@ -110,6 +154,12 @@ impl Device {
         }
         text
     }
+}
+
+/// Whether the last readings of the bytes written say so.
+fn stands_still(readings: &[u64]) -> bool {
+    let last = &readings[readings.len().saturating_sub(STILL_READINGS)..];
+    last.len() == STILL_READINGS && last[STILL_READINGS - 1].saturating_sub(last[0]) < STILL_BYTES
 }
 
 /// The seventh number: sectors of 512 bytes written.
@@ -139,8 +189,6 @@ impl Process {
     /// # Errors
     /// There is no such process.
     pub fn cpu_seconds(self) -> io::Result<f64> {
-        // USER_HZ is 100 on every Linux that Rust runs on; it is part of the kernel's interface.
-        const TICKS_PER_S: f64 = 100.0;
         let text = fs::read_to_string(format!("/proc/{}/stat", self.pid))?;
         let ticks = ticks_of(&text).ok_or_else(|| io::Error::other("its stat names no times"))?;
         Ok(ticks as f64 / TICKS_PER_S)
@@ -194,8 +242,23 @@ mod tests {
         assert!((shares.busy - 0.55).abs() < 1e-9);
         assert_eq!(CpuTimes::parse("cpu  1 2 3\n"), None, "kernels before 2.6.11 had no steal");
         assert_eq!(before.since(before), CpuShares { busy: 1.0, steal: 0.0, others: None });
-        let shared = shares.without(0.5, 2.0);
+        let seconds = after.seconds_since(before);
+        assert!((seconds - 1.0).abs() < 1e-9, "100 ticks of all processors: {seconds}");
+        let shared = shares.without(0.25, seconds);
         assert!(shared.others.is_some_and(|others| (others - 0.3).abs() < 1e-9), "{shared:?}");
+        assert!(shared.is_disturbed() && !shares.is_disturbed(), "who it was is not known without a process");
+        assert!(!shares.without(0.5, seconds).is_disturbed(), "a twentieth");
+    }
+
+    #[test]
+    fn a_drive_stands_still_once_its_last_readings_hardly_differ() {
+        let busy = [0, 10 << 20, 20 << 20, 30 << 20, 40 << 20];
+        assert!(!stands_still(&busy));
+        assert!(!stands_still(&[7, 7, 7, 7]), "too few to know");
+        let mut readings = busy.to_vec();
+        readings.extend([(40 << 20) + 4096; 4]);
+        assert!(stands_still(&readings), "what was before does not matter");
+        assert!(!stands_still(&readings[..8]));
     }
 
     #[test]

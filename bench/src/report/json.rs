@@ -107,7 +107,7 @@ impl Run<'_> {
             "in_flight": workload.in_flight, "keys": workload.keys, "compressible": workload.compressible,
             "compression": format!("{:?}", workload.compression).to_lowercase(),
             "cpu_busy": cpu.busy, "cpu_others": cpu.others, "steal": cpu.steal, "valid": self.is_valid(),
-            "errors": self.outcome.errors(),
+            "disturbed": cpu.is_disturbed(), "errors": self.outcome.errors(),
         })
     }
 
@@ -322,6 +322,17 @@ mod tests {
         outcome.cpu.steal = 0.021;
         let limit = Limit { name: "loopback".into(), mib_per_s: 1.0 };
         assert_eq!(sample_run(&outcome, &[], &limit).to_json()["valid"], false);
+    }
+
+    #[test]
+    fn a_run_beside_busy_processes_is_disturbed_and_stays_valid() {
+        let mut outcome = sample_outcome(1_000);
+        let limit = Limit { name: "loopback".into(), mib_per_s: 1.0 };
+        for (others, disturbed) in [(None, false), (Some(0.1), false), (Some(0.11), true)] {
+            outcome.cpu.others = others;
+            let json = sample_run(&outcome, &[], &limit).to_json();
+            assert_eq!((&json["disturbed"], &json["valid"]), (&json!(disturbed), &json!(true)), "{others:?}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use tidegate_bench::engine::{self, Outcome};
 use tidegate_bench::flush_loop::{self, Arrivals};
 use tidegate_bench::limits::{Bounds, Limit, Meets};
 use tidegate_bench::load::idle::{Idle, raise_descriptors};
-use tidegate_bench::machine::STEAL_SHARE_MAX;
+use tidegate_bench::machine::{OTHERS_SHARE_MAX, STEAL_SHARE_MAX};
 use tidegate_bench::report::json::{Run, level_text};
 use tidegate_bench::report::{hgrm, html, line};
 use tidegate_bench::search::{self, Step};
@@ -401,7 +401,7 @@ fn tell_people(report: &Run<'_>, object: &Value, out: &mut Out) -> Result<(), Fa
         rows.push(("published", series_text(&published.series)));
         rows.push(("ack", latency_text(&published.series)));
         rows.push(("level met", format!("{level}; topic {}", text(&object["durability"]))));
-        rows.push(("errors", grouped(published.series.errors)));
+        rows.push(("errors", grouped(outcome.errors())));
         if let Some(error) = &published.first_error {
             rows.push(("first error", error.clone()));
         }
@@ -441,6 +441,12 @@ fn tell_people(report: &Run<'_>, object: &Value, out: &mut Out) -> Result<(), Fa
             "not valid: more than {:.0} % of the time was stolen; measure again",
             STEAL_SHARE_MAX * 100.0
         ));
+    }
+    if outcome.cpu.is_disturbed() {
+        note(format!("disturbed: others took more than {:.0} % of the processors", OTHERS_SHARE_MAX * 100.0));
+    }
+    if let Some(why) = outcome.shortcoming() {
+        note(format!("no figure to quote: {why}"));
     }
     match report.main() {
         Some(series) => out.line(format!("\n{}", line::perf_test(series))),
