@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tidegate::{Acks, LeaderEpoch, PartitionInfo, ShardId, TopicId, TopicPartition};
 use tidegate_protocol::api::Api;
@@ -22,6 +22,9 @@ use crate::workload::Schedule;
 
 /// Longest reply, in bytes; a hello and a produce reply are far shorter.
 const REPLY_BYTES_MAX: u32 = 64 << 10;
+
+/// How long a broker may take to answer a hello.
+const HELLO_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A connection and what is under way on it.
 ///
@@ -68,9 +71,20 @@ enum Event {
 impl Link {
     /// Connects to a shard and says hello; `in_flight` frames may be under way.
     pub(crate) fn connect(server: &str, shard: ShardId, in_flight: usize) -> io::Result<Link> {
+        Link::connect_within(server, shard, in_flight, HELLO_TIME_MAX)
+    }
+
+    /// The same; the broker has to answer within `patience`.
+    pub(super) fn connect_within(
+        server: &str,
+        shard: ShardId,
+        in_flight: usize,
+        patience: Duration,
+    ) -> io::Result<Link> {
         let socket = TcpStream::connect(server)?;
         socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(Duration::from_secs(30)))?;
+        socket.set_read_timeout(Some(patience))?;
+        socket.set_write_timeout(Some(patience))?;
         let in_flight = in_flight.max(1) as u32;
         let mut link = Link {
             socket,
@@ -87,12 +101,13 @@ impl Link {
             slots: vec![None; in_flight as usize],
             free: (0..in_flight).rev().collect(),
         };
-        link.limit = link.hello(shard)?.credit_initial;
+        link.limit = link.hello(shard, patience)?.credit_initial;
         link.socket.set_nonblocking(true)?;
         Ok(link)
     }
 
-    fn hello(&mut self, shard: ShardId) -> io::Result<HelloReply> {
+    fn hello(&mut self, shard: ShardId, patience: Duration) -> io::Result<HelloReply> {
+        let begun = Instant::now();
         let request = HelloRequest {
             version_min: 1,
             version_max: 1,
@@ -106,6 +121,11 @@ impl Link {
         loop {
             if let Some(reply) = self.take(|frame| HelloReply::decode(frame).map_err(io::Error::other))? {
                 return reply;
+            }
+            // Nothing came for as long as a read may take, or too little of it.
+            if begun.elapsed() >= patience {
+                let why = format!("the broker does not answer a hello within {} s", patience.as_secs_f64());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
             }
             self.read()?;
         }
@@ -134,13 +154,15 @@ impl Link {
     /// When its next send is due; far away if its next step depends on the broker.
     pub(crate) fn next_due_ns(&self, job: &Job<'_>) -> u64 {
         let blocked = self.free.is_empty() || self.sent >= self.limit || self.is_writing();
-        match &self.schedule {
+        let due_ns = match &self.schedule {
             // The due times are counted for whoever watches, even while nothing can be sent.
             Some(schedule) if blocked => schedule.due_ns(self.counted),
             Some(schedule) => schedule.due_ns(self.begun),
             None if job.clock.now_ns() < job.start_ns => job.start_ns,
             None => u64::MAX,
-        }
+        };
+        // What would be due behind the end is never sent.
+        if due_ns < job.window.end_ns { due_ns } else { u64::MAX }
     }
 
     /// Whether all that was to be sent is sent and answered.
