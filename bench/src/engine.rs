@@ -10,17 +10,16 @@ use std::time::{Duration, Instant};
 use tidegate::{Client, Error};
 use tokio::runtime::Handle;
 
-use crate::load::consume::{ARRIVAL, Consumed, Readers};
+use crate::load::consume::{ARRIVAL, Consumed, Readers, Standing};
 use crate::load::link::Link;
 use crate::load::{Job, Published, sdk, wire};
 use crate::machine::{CpuShares, CpuTimes, Device, Process};
 use crate::series::{Clock, Live, Window};
 use crate::workload::{ClientKind, ReadFrom, Workload};
 
-/// Between the start of the workers and the first send, for each reading and once more: all of them are there by then.
+/// Between the start of the workers' threads and the first send: all of them are there by then. What takes longer, such as
+/// connections and the identities of producers, is made before.
 const LEAD: Duration = Duration::from_millis(200);
-/// More of it for each producer: its identity is made durable before it sends.
-const LEAD_PRODUCER: Duration = Duration::from_millis(5);
 
 /// The broker that is measured.
 #[derive(Clone, Debug)]
@@ -97,23 +96,24 @@ pub fn run(
 ) -> Result<Outcome, RunError> {
     let device = site.data.as_deref().and_then(Device::of);
     let written = || device.as_ref().and_then(|device| device.written_bytes().ok());
-    let links = connect(site, workload)?;
     let clock = Clock::start();
+    let producers = start_producers(site, workload, clock, live)?;
+    let mut standing = Vec::new();
+    for reading in &workload.readings {
+        standing.push(Standing::open(&site.client, &site.handle, reading)?);
+    }
     let (cpu_before, own_before, written_before) = (CpuTimes::now(), own_seconds(site), written());
-    let lead = LEAD * (1 + workload.readings.len() as u32) + LEAD_PRODUCER * workload.producers as u32;
-    let start_ns = clock.now_ns() + lead.as_nanos() as u64;
+    let start_ns = clock.now_ns() + LEAD.as_nanos() as u64;
     let window = Window::after(start_ns, workload.warmup, workload.time);
     let job = Job { clock, start_ns, window, live, stop };
-    let mut readers = Vec::new();
-    for reading in &workload.readings {
-        readers.push(Readers::start(&site.client, &site.handle, reading, &job)?);
-    }
     let (arrived_before, published_before) = (Live::of(&live.arrived), Live::of(&live.published));
+    let readers: Vec<Readers> =
+        standing.into_iter().map(|standing| standing.begin(&site.client, &site.handle, &job)).collect();
     let published = if workload.producers == 0 {
         wait_for_window(&job, &readers);
         None
     } else {
-        Some(produce(&job, site, workload, links)?)
+        Some(produce(&job, site, workload, producers)?)
     };
     let device_written = written().zip(written_before).map(|(after, before)| after - before);
     let sent = Live::of(&live.published) - published_before;
@@ -152,23 +152,42 @@ pub fn arrival(workload: &Workload) -> (usize, usize) {
     }
 }
 
-/// The connections of prepared batches; none where the SDK makes its own.
-fn connect(site: &Site, workload: &Workload) -> Result<Vec<Link>, RunError> {
-    if workload.producers == 0 || workload.client == ClientKind::Sdk {
-        return Ok(Vec::new());
+/// What produces, ready to send.
+enum Producers {
+    Wire(Vec<Link>),
+    Sdk(Vec<sdk::Started>),
+}
+
+/// Connections of prepared batches, or producers of the SDK. A busy broker may take seconds for them.
+fn start_producers(
+    site: &Site,
+    workload: &Workload,
+    clock: Clock,
+    live: &Arc<Live>,
+) -> Result<Producers, RunError> {
+    if workload.producers == 0 {
+        return Ok(Producers::Wire(Vec::new()));
+    }
+    if workload.client == ClientKind::Sdk {
+        return Ok(Producers::Sdk(sdk::start(&site.client, &site.handle, workload, clock, live)?));
     }
     let topics = site.handle.block_on(site.client.admin().list_topics())?;
     let topic = topics.iter().find(|topic| topic.name == workload.topic);
     let topic = topic.ok_or_else(|| {
         io::Error::new(io::ErrorKind::NotFound, format!("there is no topic {:?}", workload.topic))
     })?;
-    Ok(wire::connect(&site.server, topic.topic, &topic.partitions, workload)?)
+    Ok(Producers::Wire(wire::connect(&site.server, topic.topic, &topic.partitions, workload)?))
 }
 
-fn produce(job: &Job<'_>, site: &Site, workload: &Workload, links: Vec<Link>) -> Result<Published, RunError> {
-    match workload.client {
-        ClientKind::Sdk => Ok(sdk::run(job, &site.client, &site.handle, workload)?),
-        ClientKind::Wire => Ok(wire::run(job, links, workload)?),
+fn produce(
+    job: &Job<'_>,
+    site: &Site,
+    workload: &Workload,
+    producers: Producers,
+) -> Result<Published, RunError> {
+    match producers {
+        Producers::Sdk(producers) => Ok(sdk::run(job, producers, &site.handle, workload)?),
+        Producers::Wire(links) => Ok(wire::run(job, links, workload)?),
     }
 }
 

@@ -62,6 +62,17 @@ pub struct Reading {
     pub consumers: usize,
     /// Whether readers have all cores or half of them.
     pub cores: Cores,
+    /// What readers take out of the stream.
+    pub looks_at: LooksAt,
+}
+
+/// What a consumer takes out of the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LooksAt {
+    /// Batches, each of which says how many records it has.
+    Batches,
+    /// Every record, by the SDK's iterator.
+    Records,
 }
 
 /// Where consumers begin.
@@ -108,7 +119,8 @@ impl Reading {
     /// One consumer for each of `subscriptions`, on all cores.
     pub fn each(name: &str, topic: &str, from: ReadFrom, subscriptions: usize) -> Reading {
         let (name, topic) = (name.to_owned(), topic.to_owned());
-        Reading { name, topic, from, subscriptions, consumers: 1, cores: Cores::All }
+        let (consumers, cores, looks_at) = (1, Cores::All, LooksAt::Batches);
+        Reading { name, topic, from, subscriptions, consumers, cores, looks_at }
     }
 }
 

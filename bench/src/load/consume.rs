@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use super::Job;
 use crate::payload::stamp_of;
 use crate::series::{Clock, Live, Series, Window};
-use crate::workload::{Cores, ReadFrom, Reading};
+use crate::workload::{Cores, LooksAt, ReadFrom, Reading};
 
 /// What the consumers of one reading have recorded.
 #[derive(Clone, Debug)]
@@ -27,6 +27,14 @@ pub struct Consumed {
     pub records: u64,
     /// Whether all of it was read before the window's end.
     pub ended_early: bool,
+}
+
+/// The consumers of a reading before the time of a run begins.
+pub(crate) struct Standing {
+    reading: Reading,
+    consumers: Vec<(Vec<PartitionId>, Option<Consumer>)>,
+    /// Their own threads, if they have not all cores.
+    runtime: Option<Runtime>,
 }
 
 /// Consumers under way.
@@ -50,6 +58,7 @@ struct Reader {
     client: Client,
     topic: String,
     from: ReadFrom,
+    looks_at: LooksAt,
     partitions: Vec<PartitionId>,
     clock: Clock,
     live: Arc<Live>,
@@ -57,54 +66,66 @@ struct Reader {
     one: One,
 }
 
-impl Readers {
-    /// Starts the consumers of a reading and waits until they stand.
+impl Standing {
+    /// Makes the consumers of a reading. Those of a tail stand when this returns, before the first send; the others have
+    /// their work before them, and all of it counts.
     ///
     /// # Errors
-    /// The topic does not exist, or threads cannot be made.
-    pub(crate) fn start(
-        client: &Client,
-        handle: &Handle,
-        reading: &Reading,
-        job: &Job<'_>,
-    ) -> Result<Readers, Error> {
-        let Job { clock, start_ns, window, live, .. } = *job;
+    /// The topic does not exist.
+    pub(crate) fn open(client: &Client, handle: &Handle, reading: &Reading) -> Result<Standing, Error> {
         let runtime = match reading.cores {
             Cores::All => None,
             Cores::Half => Some(half_the_cores()),
         };
-        let handle = runtime.as_ref().map_or(handle, Runtime::handle);
-        let (over, over_seen) = watch::channel(false);
-        let mut tasks = Vec::new();
-        let admin = client.admin();
-        let count = handle.block_on(admin.describe_topic(&reading.topic))?.partitions.len();
+        let on = runtime.as_ref().map_or(handle, Runtime::handle);
+        let count = on.block_on(client.admin().describe_topic(&reading.topic))?.partitions.len();
+        let mut consumers = Vec::new();
         for _ in 0..reading.subscriptions {
-            let consumers = reading.consumers.clamp(1, count);
-            for consumer in 0..consumers {
-                let mut reader = Reader {
-                    client: client.clone(),
-                    topic: reading.topic.clone(),
-                    from: reading.from,
-                    partitions: (consumer..count).step_by(consumers).map(|p| PartitionId(p as i32)).collect(),
-                    clock,
-                    live: live.clone(),
-                    over: over_seen.clone(),
-                    one: One { series: Series::new(window), records: 0, ended_ns: None },
-                };
-                // A tail reader stands before the first send. The others have their work before them: all of it counts.
+            let sharing = reading.consumers.clamp(1, count);
+            for consumer in 0..sharing {
+                let partitions: Vec<PartitionId> =
+                    (consumer..count).step_by(sharing).map(|p| PartitionId(p as i32)).collect();
                 let standing = match reading.from {
-                    ReadFrom::Tail => Some(handle.block_on(reader.open())?),
+                    ReadFrom::Tail => {
+                        Some(on.block_on(open(client, &reading.topic, reading.from, &partitions))?)
+                    }
                     ReadFrom::Start | ReadFrom::Again => None,
                 };
-                tasks.push(handle.spawn(async move {
-                    reader.read(standing, start_ns).await?;
-                    Ok(reader.one)
-                }));
+                consumers.push((partitions, standing));
             }
         }
-        Ok(Readers { name: reading.name.clone(), window, tasks, over, runtime })
+        Ok(Standing { reading: reading.clone(), consumers, runtime })
     }
 
+    /// Lets them read.
+    pub(crate) fn begin(self, client: &Client, handle: &Handle, job: &Job<'_>) -> Readers {
+        let Job { clock, start_ns, window, live, .. } = *job;
+        let Standing { reading, consumers, runtime } = self;
+        let (over, over_seen) = watch::channel(false);
+        let on = runtime.as_ref().map_or(handle, Runtime::handle);
+        let mut tasks = Vec::new();
+        for (partitions, standing) in consumers {
+            let mut reader = Reader {
+                client: client.clone(),
+                topic: reading.topic.clone(),
+                from: reading.from,
+                looks_at: reading.looks_at,
+                partitions,
+                clock,
+                live: live.clone(),
+                over: over_seen.clone(),
+                one: One { series: Series::new(window), records: 0, ended_ns: None },
+            };
+            tasks.push(on.spawn(async move {
+                reader.read(standing, start_ns).await?;
+                Ok(reader.one)
+            }));
+        }
+        Readers { name: reading.name, window, tasks, over, runtime }
+    }
+}
+
+impl Readers {
     /// Whether all have come to their end.
     pub(crate) fn is_finished(&self) -> bool {
         self.tasks.iter().all(JoinHandle::is_finished)
@@ -136,13 +157,22 @@ impl Readers {
     }
 }
 
+async fn open(
+    client: &Client,
+    topic: &str,
+    from: ReadFrom,
+    partitions: &[PartitionId],
+) -> Result<Consumer, Error> {
+    let builder = client.consumer(topic).partitions(partitions);
+    match from {
+        ReadFrom::Tail => builder.from(Start::Latest).start().await,
+        ReadFrom::Start | ReadFrom::Again => builder.from(Start::Earliest).until_end().start().await,
+    }
+}
+
 impl Reader {
     async fn open(&self) -> Result<Consumer, Error> {
-        let builder = self.client.consumer(&self.topic).partitions(&self.partitions);
-        match self.from {
-            ReadFrom::Tail => builder.from(Start::Latest).start().await,
-            ReadFrom::Start | ReadFrom::Again => builder.from(Start::Earliest).until_end().start().await,
-        }
+        open(&self.client, &self.topic, self.from, &self.partitions).await
     }
 
     async fn read(&mut self, standing: Option<Consumer>, start_ns: u64) -> Result<(), Error> {
@@ -161,7 +191,7 @@ impl Reader {
                 batch = consumer.next_batch() => batch,
             };
             match batch {
-                Some(batch) => self.take(&batch?),
+                Some(batch) => self.take(&batch?)?,
                 None if self.from == ReadFrom::Again && self.one.records > 0 => {
                     consumer = self.open().await?
                 }
@@ -173,9 +203,12 @@ impl Reader {
         }
     }
 
-    fn take(&mut self, batch: &Batch) {
-        let now_ns = self.clock.now_ns();
-        let (records, bytes) = (u64::from(batch.record_count()), batch.bytes().len() as u64);
+    fn take(&mut self, batch: &Batch) -> Result<(), Error> {
+        let records = match self.looks_at {
+            LooksAt::Batches => u64::from(batch.record_count()),
+            LooksAt::Records => look_at_each(batch)?,
+        };
+        let (now_ns, bytes) = (self.clock.now_ns(), batch.bytes().len() as u64);
         let stamp = if self.from == ReadFrom::Tail { first_stamp(batch) } else { None };
         match stamp {
             // A record of an earlier run, or of somebody else, has a time that has not been yet.
@@ -190,7 +223,18 @@ impl Reader {
         }
         Live::add(&self.live.consumed, records);
         Live::add(&self.live.consumed_bytes, bytes);
+        Ok(())
     }
+}
+
+/// Takes every record out of a batch, as an application does. Returns how many there were.
+fn look_at_each(batch: &Batch) -> Result<u64, Error> {
+    let mut count = 0;
+    for record in batch.records()? {
+        std::hint::black_box(record?.value());
+        count += 1;
+    }
+    Ok(count)
 }
 
 fn first_stamp(batch: &Batch) -> Option<u64> {

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use super::wire::DRAIN;
 use super::{Job, Published, sleep_exactly};
 use crate::payload::Payload;
-use crate::series::{Clock, Live};
+use crate::series::{Clock, Live, Window};
 use crate::workload::{BATCH_BYTES, Schedule, Workload};
 
 /// Without a rate the time is looked at once for so many records: they share their intended time.
@@ -28,24 +28,32 @@ struct Pending {
     published: Published,
 }
 
-/// Produces until the time is over, and waits for the last acknowledgement. Blocks; must not be called from a task.
+/// A producer that is ready, and what it is to be told about.
+pub(crate) struct Started {
+    producer: Producer,
+    pending: Arc<Mutex<Pending>>,
+}
+
+/// Starts the producers. That is done before the time of a run begins: the identity of each is made durable first. The
+/// window is known only later, see [`run`].
 ///
 /// # Errors
-/// The topic does not exist, or a producer cannot start or go on. Batches that fail are counted.
-pub(crate) fn run(
-    job: &Job<'_>,
+/// The topic does not exist, or a producer cannot start.
+pub(crate) fn start(
     client: &Client,
     handle: &Handle,
     workload: &Workload,
-) -> Result<Published, Error> {
-    let mut producers = Vec::new();
+    clock: Clock,
+    live: &Arc<Live>,
+) -> Result<Vec<Started>, Error> {
+    let mut started = Vec::new();
     for _ in 0..workload.producers {
         let pending = Arc::new(Mutex::new(Pending {
             queues: vec![VecDeque::new(); workload.partitions as usize],
-            published: Published::new(job.window),
+            published: Published::new(Window::after(0, Duration::ZERO, workload.time)),
         }));
         let observer = {
-            let (pending, live, clock) = (pending.clone(), job.live.clone(), job.clock);
+            let (pending, live) = (pending.clone(), live.clone());
             move |event: &ProducerEvent| lock(&pending).take(event, &live, clock)
         };
         let starting = client
@@ -56,15 +64,29 @@ pub(crate) fn run(
             .max_in_flight(workload.in_flight)
             .observe(observer)
             .start();
-        producers.push((handle.block_on(starting)?, pending));
+        started.push(Started { producer: handle.block_on(starting)?, pending });
+    }
+    Ok(started)
+}
+
+/// Produces until the time is over, and waits for the last acknowledgement. Blocks; must not be called from a task.
+///
+/// # Errors
+/// A producer cannot go on. Batches that fail are counted.
+pub(crate) fn run(
+    job: &Job<'_>,
+    producers: Vec<Started>,
+    handle: &Handle,
+    workload: &Workload,
+) -> Result<Published, Error> {
+    for started in &producers {
+        lock(&started.pending).published = Published::new(job.window);
     }
     std::thread::scope(|scope| {
         let running: Vec<_> = producers
             .iter()
             .enumerate()
-            .map(|(index, (producer, pending))| {
-                scope.spawn(move || produce(job, producer, pending, handle, workload, index))
-            })
+            .map(|(index, started)| scope.spawn(move || produce(job, started, handle, workload, index)))
             .collect();
         for worker in running {
             worker.join().expect("a producer thread does not panic")?;
@@ -72,7 +94,7 @@ pub(crate) fn run(
         Ok::<_, Error>(())
     })?;
     let mut published = Published::new(job.window);
-    for (producer, pending) in producers {
+    for Started { producer, pending } in producers {
         let stats = producer.stats();
         // What fails was counted when it did; what does not come in time is counted below.
         let _ = handle.block_on(async { tokio::time::timeout(DRAIN, producer.close()).await });
@@ -86,13 +108,14 @@ pub(crate) fn run(
 
 fn produce(
     job: &Job<'_>,
-    producer: &Producer,
-    pending: &Mutex<Pending>,
+    started: &Started,
     handle: &Handle,
     workload: &Workload,
     index: usize,
 ) -> Result<(), Error> {
     sleep_exactly();
+    let Started { producer, pending } = started;
+    let give_up_ns = job.window.end_ns + DRAIN.as_nanos() as u64;
     let schedule = workload.rate.map(|rate| Schedule::new(job.start_ns, rate, index, workload.producers));
     let mut payload = Payload::new(workload, index as u64 + 1);
     let own = own_partitions(workload, index);
@@ -117,7 +140,11 @@ fn produce(
                 now_ns
             }
         };
-        if intended_ns >= job.window.end_ns || job.stop.load(Ordering::Relaxed) {
+        if intended_ns >= job.window.end_ns {
+            return Ok(());
+        }
+        if job.stop.load(Ordering::Relaxed) || (count.is_multiple_of(LOOK_EVERY) && over(job, give_up_ns)) {
+            lock(pending).give_up_unsent(job, schedule.as_ref(), count);
             return Ok(());
         }
         Live::add(&job.live.due, 1);
@@ -130,16 +157,43 @@ fn produce(
         let record = Record { key, value: Some(value), partition: Some(partition), ..Record::default() };
         // The ticket is not needed: the observer is told of every batch.
         let enqueued = match producer.try_enqueue(record) {
-            Ok(None) => handle.block_on(producer.enqueue(record)).map(drop),
-            Ok(Some(_)) => Ok(()),
-            Err(error) => Err(error),
+            Ok(None) => handle.block_on(unless_over(job, give_up_ns, producer.enqueue(record))),
+            Ok(Some(ticket)) => Some(Ok(ticket)),
+            Err(error) => Some(Err(error)),
         };
-        if let Err(error) = enqueued {
-            lock(pending).forget_one(partition);
-            return Err(error);
+        match enqueued {
+            Some(Ok(_)) => {}
+            Some(Err(error)) => {
+                lock(pending).forget_one(partition);
+                return Err(error);
+            }
+            None => {
+                let mut pending = lock(pending);
+                pending.forget_one(partition);
+                pending.give_up_unsent(job, schedule.as_ref(), count);
+                return Ok(());
+            }
         }
     }
     Ok(())
+}
+
+/// Whether nothing is waited for any more.
+fn over(job: &Job<'_>, give_up_ns: u64) -> bool {
+    job.clock.now_ns() >= give_up_ns || job.stop.load(Ordering::Relaxed)
+}
+
+/// What `work` comes to; none if the run is over before: a broker that stands still would hold its producers for ever.
+async fn unless_over<T>(job: &Job<'_>, give_up_ns: u64, work: impl Future<Output = T>) -> Option<T> {
+    const NAP: Duration = Duration::from_millis(50);
+    let mut work = std::pin::pin!(work);
+    loop {
+        match tokio::time::timeout(NAP, &mut work).await {
+            Ok(done) => return Some(done),
+            Err(_) if over(job, give_up_ns) => return None,
+            Err(_) => {}
+        }
+    }
 }
 
 /// The partitions that producer `index` writes to in turn, a batch at a time.
@@ -205,7 +259,7 @@ impl Pending {
             }
             ProducerEvent::Lost { record_count, .. } => {
                 let why = "acknowledged from memory, and lost";
-                self.published.failed(live, now_ns, now_ns, u64::from(*record_count), why);
+                self.published.refused_late(live, u64::from(*record_count), why);
             }
             _ => {}
         }
@@ -227,6 +281,16 @@ impl Pending {
         }
     }
 
+    /// What was to be sent by now, from number `next` on, and never will be. Without a rate nothing was to be sent.
+    fn give_up_unsent(&mut self, job: &Job<'_>, schedule: Option<&Schedule>, next: u64) {
+        let Some(schedule) = schedule else { return };
+        let now_ns = job.clock.now_ns();
+        let end_ns = job.window.end_ns.min(now_ns);
+        for due_ns in (next..).map(|index| schedule.due_ns(index)).take_while(|due_ns| *due_ns < end_ns) {
+            self.published.failed(job.live, due_ns, now_ns, 1, "not sent when the run gave up");
+        }
+    }
+
     fn give_up(&mut self, live: &Live, clock: Clock) {
         let now_ns = clock.now_ns();
         for queue in &mut self.queues {
@@ -240,10 +304,11 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use tidegate::{BatchAck, LeaderEpoch, Level, Offset, StageTimes};
 
     use super::*;
-    use crate::series::Window;
     use crate::workload::sample;
 
     fn ack(record_count: u32) -> ProducerEvent {
@@ -277,6 +342,39 @@ mod tests {
         let series = &pending.published.series;
         assert_eq!((series.records(), series.errors, series.latency.count()), (2, 1, 3));
         assert_eq!(pending.published.level_min, Some(2));
+    }
+
+    #[test]
+    fn what_was_acknowledged_and_lost_has_one_latency_and_one_error() {
+        let clock = Clock::start();
+        let window = Window { begin_ns: 0, end_ns: u64::MAX / 2, interval_ns: u64::MAX / 2 };
+        let mut pending = Pending { queues: vec![VecDeque::new()], published: Published::new(window) };
+        pending.expect_one(PartitionId(0), 10);
+        let live = Live::default();
+        pending.take(&ack(1), &live, clock);
+        let lost = ProducerEvent::Lost { partition: PartitionId(0), base_offset: Offset(0), record_count: 1 };
+        pending.take(&lost, &live, clock);
+        let series = &pending.published.series;
+        assert_eq!((series.latency.count(), series.errors, Live::of(&live.errors)), (1, 1, 1));
+        assert!(pending.published.first_error.is_some());
+    }
+
+    #[test]
+    fn what_was_due_and_never_sent_has_failed_and_a_stop_ends_any_wait() {
+        let (clock, stop, live) = (Clock::start(), AtomicBool::new(true), Arc::new(Live::default()));
+        let window = Window { begin_ns: 0, end_ns: 1_000, interval_ns: 1_000 };
+        let job = Job { clock, start_ns: 0, window, live: &live, stop: &stop };
+        while clock.now_ns() < window.end_ns {}
+        let mut pending = Pending { queues: vec![VecDeque::new()], published: Published::new(window) };
+        // One every 100 ns: ten are due in the window, of which four were sent.
+        pending.give_up_unsent(&job, Some(&Schedule::new(0, 1e7, 0, 1)), 4);
+        pending.give_up_unsent(&job, None, 4);
+        let series = &pending.published.series;
+        assert_eq!((series.errors, series.latency.count()), (6, 6));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let never = unless_over(&job, u64::MAX, std::future::pending::<()>());
+        assert_eq!(runtime.block_on(never), None);
+        assert_eq!(runtime.block_on(unless_over(&job, u64::MAX, std::future::ready(7))), Some(7));
     }
 
     #[test]
