@@ -111,12 +111,15 @@ impl Target {
                     scope.spawn(move || {
                         let mut data = AlignedBytes::pattern(bytes, seed as u64);
                         let mut done = 0u64;
-                        while begun.elapsed() < time {
+                        // Once at least: on a busy machine a thread may begin when the time is over.
+                        loop {
                             let slot = next.fetch_add(1, Ordering::Relaxed) % slots;
                             work(data.bytes_mut(), slot * bytes as u64)?;
                             done += bytes as u64;
+                            if begun.elapsed() >= time {
+                                return io::Result::Ok(done);
+                            }
                         }
-                        io::Result::Ok(done)
                     })
                 })
                 .collect();

@@ -14,17 +14,25 @@ use crate::latency::{Latencies, Summary};
 /// Sizes of one message, in bytes.
 pub const MESSAGE_BYTES: [usize; 4] = [1 << 10, 16 << 10, 64 << 10, 256 << 10];
 
-/// Connections of the throughput figures: one for each core of a small machine keeps both ends busy.
-const CONNECTIONS: usize = 2;
+/// Connections of the throughput figures of a machine with so many cores: few of them keep a small machine busy, and a large
+/// one needs more. Which are best is only known by trying; the best counts.
+fn connections_of(cores: usize) -> Vec<usize> {
+    const MOST: usize = 64;
+    let mut counts = vec![2, cores.clamp(2, MOST), (2 * cores).clamp(2, MOST)];
+    counts.dedup();
+    counts
+}
 
 /// Throughput with messages of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StreamCell {
     /// Bytes of one write.
     pub message_bytes: usize,
+    /// With how many connections it was best, one way.
+    pub connections: usize,
     /// MiB in a second, one way.
     pub one_way_mib_per_s: f64,
-    /// MiB in a second, both ways at once, both counted.
+    /// MiB in a second, both ways at once, both counted; with as many connections as are best for that.
     pub both_ways_mib_per_s: f64,
 }
 
@@ -50,9 +58,20 @@ pub fn stream_all(time: Duration) -> io::Result<Vec<StreamCell>> {
 }
 
 fn stream(message_bytes: usize, time: Duration) -> io::Result<StreamCell> {
-    let one_way_mib_per_s = flow(message_bytes, time, Ways::One)?;
-    let both_ways_mib_per_s = flow(message_bytes, time, Ways::Both)?;
-    Ok(StreamCell { message_bytes, one_way_mib_per_s, both_ways_mib_per_s })
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let best_of = |ways| {
+        let mut best = (0.0, 0);
+        for connections in connections_of(cores) {
+            let mib_per_s = flow(connections, message_bytes, time, ways)?;
+            if mib_per_s > best.0 {
+                best = (mib_per_s, connections);
+            }
+        }
+        io::Result::Ok(best)
+    };
+    let (one_way_mib_per_s, connections) = best_of(Ways::One)?;
+    let (both_ways_mib_per_s, _) = best_of(Ways::Both)?;
+    Ok(StreamCell { message_bytes, connections, one_way_mib_per_s, both_ways_mib_per_s })
 }
 
 /// The best one-way figure, in MiB/s; 0 of none.
@@ -66,8 +85,8 @@ enum Ways {
     Both,
 }
 
-fn flow(message_bytes: usize, time: Duration, ways: Ways) -> io::Result<f64> {
-    let pairs = pairs(CONNECTIONS)?;
+fn flow(connections: usize, message_bytes: usize, time: Duration, ways: Ways) -> io::Result<f64> {
+    let pairs = pairs(connections)?;
     let begun = Instant::now();
     let received = std::thread::scope(|scope| {
         let mut receivers = Vec::new();
@@ -200,9 +219,21 @@ mod tests {
 
     #[test]
     fn the_best_size_is_the_limit() {
-        let cell =
-            |one_way_mib_per_s| StreamCell { message_bytes: 1, one_way_mib_per_s, both_ways_mib_per_s: 9e9 };
+        let cell = |one_way_mib_per_s| StreamCell {
+            message_bytes: 1,
+            connections: 2,
+            one_way_mib_per_s,
+            both_ways_mib_per_s: 9e9,
+        };
         assert_eq!(best(&[cell(1.0), cell(3.0), cell(2.0)]), 3.0);
         assert_eq!(best(&[]), 0.0);
+    }
+
+    #[test]
+    fn a_machine_is_tried_with_few_connections_and_with_as_many_as_it_can_serve() {
+        assert_eq!(connections_of(1), [2]);
+        assert_eq!(connections_of(2), [2, 4]);
+        assert_eq!(connections_of(16), [2, 16, 32]);
+        assert_eq!(connections_of(128), [2, 64]);
     }
 }

@@ -51,12 +51,13 @@ fn tables(args: &LimitsArgs, limits: &Limits, out: &mut Out) -> Result<(), Failu
         [vec![bytes_text(f.write_bytes as u64), grouped(f.latency.count)], micros.to_vec()].concat()
     });
     out.table(&["write + flush", "times", "p50", "p99", "p99.9", "max"], &rows.collect::<Vec<_>>())?;
-    out.line("\nloopback, 2 connections, MiB/s")?;
+    out.line("\nloopback, with the number of connections that is best, MiB/s")?;
     let rows = limits.loopback.iter().map(|cell| {
         let size = bytes_text(cell.message_bytes as u64);
-        vec![size, mib_text(cell.one_way_mib_per_s), mib_text(cell.both_ways_mib_per_s)]
+        let connections = cell.connections.to_string();
+        vec![size, connections, mib_text(cell.one_way_mib_per_s), mib_text(cell.both_ways_mib_per_s)]
     });
-    out.table(&["message", "one way", "both ways"], &rows.collect::<Vec<_>>())?;
+    out.table(&["message", "connections", "one way", "both ways"], &rows.collect::<Vec<_>>())?;
     let trips = &limits.round_trips;
     out.line(format!(
         "best: {} MiB/s\n\nround trips, {} connections with {} B under way: {}/s, p50 {}, p99 {}",
