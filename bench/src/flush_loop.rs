@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::limits::drive::{AlignedBytes, BLOCK, Target};
+use crate::load::sleep_exactly;
 use crate::series::{Clock, Series, Window};
 use crate::workload::Schedule;
 
@@ -27,7 +28,7 @@ pub struct Arrivals {
 /// Runs it for `time` after `warmup`. Latency is from an arrival's intended time to the end of the flush that covers it.
 ///
 /// # Errors
-/// A write or a flush fails.
+/// A write or a flush fails, or an arrival is larger than one write.
 pub fn run(
     target: &Target,
     arrivals: Arrivals,
@@ -35,12 +36,16 @@ pub fn run(
     time: Duration,
     stop: &AtomicBool,
 ) -> io::Result<Series> {
+    if arrivals.bytes > WRITE_BYTES_MAX {
+        let why = format!("an arrival of {} bytes; one write has {WRITE_BYTES_MAX} at most", arrivals.bytes);
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
     let clock = Clock::start();
     let window = Window::after(clock.now_ns(), warmup, time);
     let schedule = Schedule::new(clock.now_ns(), arrivals.per_s, 0, 1);
     let data = AlignedBytes::pattern(WRITE_BYTES_MAX, 1);
     let fit = (WRITE_BYTES_MAX / arrivals.bytes.max(1)).max(1) as u64;
-    let _ = nix::sys::prctl::set_timerslack(1);
+    sleep_exactly();
     let mut series = Series::new(window);
     let (mut next, mut at) = (0, 0);
     while schedule.due_ns(next) < window.end_ns && !stop.load(Ordering::Relaxed) {
@@ -50,7 +55,7 @@ pub fn run(
             std::thread::sleep(Duration::from_nanos(schedule.due_ns(next) - now_ns));
             continue;
         }
-        let bytes = (due as usize * arrivals.bytes).next_multiple_of(BLOCK).min(WRITE_BYTES_MAX);
+        let bytes = (due as usize * arrivals.bytes).next_multiple_of(BLOCK);
         if at + bytes as u64 > target.len() {
             at = 0;
         }
@@ -90,5 +95,8 @@ mod tests {
         let (time, stop) = (Duration::from_millis(100), AtomicBool::new(false));
         let series = run(&target, arrivals, Duration::ZERO, time, &stop).unwrap();
         assert_eq!(series.latency.count(), 200, "however long a flush takes");
+        let large = Arrivals { bytes: WRITE_BYTES_MAX + 1, per_s: 1.0 };
+        let refused = run(&target, large, Duration::ZERO, time, &stop).expect_err("it is not cut");
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput, "{refused}");
     }
 }

@@ -110,7 +110,7 @@ impl Published {
 }
 
 /// Lets this thread's sleeps end when they should: the kernel may otherwise add 50 us to each.
-fn sleep_exactly() {
+pub(crate) fn sleep_exactly() {
     // Where it is refused the run is a little less exact, which its latencies then show.
     let _ = nix::sys::prctl::set_timerslack(1);
 }

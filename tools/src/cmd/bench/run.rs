@@ -210,20 +210,24 @@ fn find_max(
     }
     let probe = |rate: f64| {
         let outcome = host.measure(&Workload { rate: Some(rate), ..workload.clone() })?;
-        let series = &outcome.published.as_ref().expect("a workload with a rate produces").series;
-        let latency = series.latency.summary();
-        let reached = series.records_per_s();
-        Ok::<_, Failure>(Step {
-            rate,
-            reached,
-            p50_us: latency.p50_us,
-            p99_us: latency.p99_us,
-            p999_us: latency.p999_us,
-        })
+        Ok::<_, Failure>(step_of(rate, &outcome))
     };
     beside.steps = search::find_max(rate, p99_us_max, HALVINGS, probe)?;
     match search::best(&beside.steps, p99_us_max) {
-        Some(best) => host.measure(&Workload { rate: Some(best.rate), ..workload.clone() }),
+        Some(best) => {
+            let outcome = host.measure(&Workload { rate: Some(best.rate), ..workload.clone() })?;
+            let last = step_of(best.rate, &outcome);
+            if last.holds(p99_us_max) {
+                return Ok(outcome);
+            }
+            Err(Failure::new(
+                Code::Failed,
+                "the rate that kept the bound in the search did not keep it again",
+            )
+            .limit(format!("{}/s, p99 {}", grouped(best.rate as u64), micros_text(p99_us_max)))
+            .current(format!("{}/s, p99 {}", grouped(last.reached as u64), micros_text(last.p99_us)))
+            .fix("measure for longer with --seconds, or when nothing else runs"))
+        }
         None => {
             let lowest = beside.steps.first().map_or(0, |step| step.p99_us);
             Err(Failure::new(Code::Failed, "no rate that was tried keeps the bound")
@@ -232,6 +236,13 @@ fn find_max(
                 .fix("allow more with --find-max-p99-ms"))
         }
     }
+}
+
+fn step_of(rate: f64, outcome: &Outcome) -> Step {
+    let series = &outcome.published.as_ref().expect("a workload with a rate produces").series;
+    let latency = series.latency.summary();
+    let reached = series.records_per_s();
+    Step { rate, reached, p50_us: latency.p50_us, p99_us: latency.p99_us, p999_us: latency.p999_us }
 }
 
 /// The workload and a plain loop of write and flush with the same arrivals, in turn, in slices.
