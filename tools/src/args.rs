@@ -124,6 +124,9 @@ pub(crate) struct ServeArgs {
     /// The data directory.
     #[arg(long)]
     pub(crate) data: PathBuf,
+    /// A key of docs/CONFIG.md; repeatable.
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = name_value)]
+    pub(crate) settings: Vec<(String, String)>,
     /// The address to listen on.
     #[arg(long, default_value = "127.0.0.1:0")]
     pub(crate) listen: String,

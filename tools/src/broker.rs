@@ -30,6 +30,8 @@ pub(crate) struct Spawn<'a> {
     pub(crate) shards: Option<u16>,
     /// Whether it serves from storage that cannot flush.
     pub(crate) allow_volatile: bool,
+    /// Keys of docs/CONFIG.md and their values.
+    pub(crate) settings: &'a [(String, String)],
 }
 
 /// A broker process on a data directory; killed when dropped without [`BrokerProcess::stop`].
@@ -56,6 +58,9 @@ impl BrokerProcess {
         command.args(["-o", "json", "serve", "--data"]).arg(spawn.data);
         if let Some(shards) = spawn.shards {
             command.args(["--shards", &shards.to_string()]);
+        }
+        for (key, value) in spawn.settings {
+            command.args(["--set", &format!("{key}={value}")]);
         }
         if spawn.allow_volatile {
             command.arg("--allow-volatile");

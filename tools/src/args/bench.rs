@@ -48,6 +48,7 @@ const RUN_HELP: &str = "Examples:\n  tg bench produce --embedded\n  \
     tg bench produce --embedded --rate 200000 --beside-flush-loop\n  \
     tg bench e2e --embedded --client sdk --record-bytes 200 --rate 50000 --html run.html\n  \
     tg bench produce --embedded --find-max-p99-ms 10 --json run.json\n  \
+    tg bench produce --embedded --set reactor=glommio\n  \
     tg bench catchup --embedded --preload-mib 8192\n\n\
     With --rate the loop is open: a latency counts from the time at which the record was to be sent, so that a stall\n\
     shows in everything that it held up. Without, as much as goes is sent, and a latency is that of a full queue.";
@@ -86,6 +87,9 @@ pub(crate) struct HostArgs {
     /// Measure on storage that cannot flush (tmpfs); acks say `memory`.
     #[arg(long)]
     pub(crate) allow_volatile: bool,
+    /// A key of docs/CONFIG.md for the broker of --embedded, such as reactor=glommio; repeatable.
+    #[arg(long = "set", requires = "embedded", value_name = "KEY=VALUE", value_parser = name_value)]
+    pub(crate) broker_settings: Vec<(String, String)>,
 }
 
 /// `tg bench produce` and the other workloads
@@ -149,7 +153,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) in_flight: Option<u32>,
     /// A setting of the topic, such as retention.bytes=1073741824; repeatable.
-    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = name_value)]
+    #[arg(long = "topic-set", value_name = "NAME=VALUE", value_parser = name_value)]
     pub(crate) settings: Vec<(String, String)>,
     /// Connections beside those of the producers that do nothing.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
@@ -188,6 +192,9 @@ pub(crate) struct SuiteArgs {
     /// Measure on storage that cannot flush (tmpfs); acks say `memory`.
     #[arg(long)]
     pub(crate) allow_volatile: bool,
+    /// A key of docs/CONFIG.md for the broker, such as reactor=glommio; repeatable.
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = name_value)]
+    pub(crate) broker_settings: Vec<(String, String)>,
     /// Only these rows.
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub(crate) only: Vec<String>,

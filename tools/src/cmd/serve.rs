@@ -65,10 +65,14 @@ pub(crate) fn dev(args: &DevArgs, out: &mut Out) -> Result<(), Failure> {
 
 /// Serves until standard input ends, or SIGTERM.
 pub(crate) fn serve(args: &ServeArgs, out: &mut Out) -> Result<(), Failure> {
-    let mut raw = RawConfig::new()
-        .with("data", args.data.display().to_string())
-        .with("listen", &args.listen)
-        .with("allow_volatile", args.allow_volatile.to_string());
+    let mut raw = RawConfig::new();
+    for (key, value) in &args.settings {
+        raw = raw.with_set(key, value);
+    }
+    raw = raw.with("data", args.data.display().to_string()).with("listen", &args.listen);
+    if args.allow_volatile {
+        raw = raw.with("allow_volatile", "true");
+    }
     if let Some(shards) = args.shards {
         raw = raw.with("shards", shards.to_string());
     }

@@ -47,7 +47,7 @@ pub(crate) fn run(args: &DemoArgs, out: &mut Out) -> Result<(), Failure> {
 }
 
 async fn store_and_compare(args: &DemoArgs, data: &Path, out: &mut Out) -> Result<(), Failure> {
-    let spawn = Spawn { data, shards: None, allow_volatile: args.allow_volatile };
+    let spawn = Spawn { data, shards: None, allow_volatile: args.allow_volatile, settings: &[] };
     let broker = BrokerProcess::start(spawn).await?;
     let stored = store(&broker, args, data, out).await?;
     broker.stop().await?;

@@ -119,6 +119,29 @@ fn a_run_against_a_broker_that_is_there_deletes_its_topic() {
 }
 
 #[test]
+fn the_reactor_of_a_broker_of_its_own_is_chosen_and_named() {
+    let dir = TestDir::new();
+    let run = embedded(
+        &dir,
+        &[
+            "produce",
+            "--set",
+            "reactor=glommio",
+            "--topic-set",
+            "retention.ms=3600000",
+            "--rate",
+            "100",
+            "--no-limits",
+        ],
+    );
+    assert_eq!((&run["reactor"], &run["errors"]), (&"glommio".into(), &0.into()), "{run}");
+    let dir_text = dir.path().to_str().unwrap();
+    let ran = tg(&["bench", "produce", "--embedded", "--dir", dir_text, "--set", "reactor=nothing"]);
+    assert!(ran.code != 0 && ran.stderr.contains("reactor"), "{}", ran.stderr);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing stays");
+}
+
+#[test]
 fn two_results_are_compared_and_what_cannot_be_is_explained() {
     let dir = TestDir::new();
     let file = |name: &str, text: &str| {
@@ -196,6 +219,7 @@ fn what_makes_no_sense_is_exit_2_and_starts_no_broker() {
         (&["e2e", "--record-bytes", "4"], "8 bytes"),
         (&["produce", "--rate", "0"], "above 0"),
         (&["produce", "--beside-flush-loop"], "--rate"),
+        (&["produce", "--set", "reactor=ring"], "--embedded"),
     ] {
         let ran = tg(&[&["bench"], args].concat());
         assert_eq!(ran.code, 2, "{args:?}: {}", ran.stderr);

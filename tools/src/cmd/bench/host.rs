@@ -31,6 +31,8 @@ pub(crate) struct Embedded<'a> {
     pub(crate) shards: Option<u16>,
     /// Whether it serves from storage that cannot flush.
     pub(crate) allow_volatile: bool,
+    /// Keys of its configuration.
+    pub(crate) settings: &'a [(String, String)],
 }
 
 /// A broker, and how to talk to it.
@@ -50,6 +52,7 @@ struct Own {
     data: PathBuf,
     shards: Option<u16>,
     allow_volatile: bool,
+    settings: Vec<(String, String)>,
 }
 
 impl Drop for Own {
@@ -72,10 +75,11 @@ impl Host {
     /// # Errors
     /// It does not serve, with its own words for why.
     pub(crate) fn start(stage: &Stage, embedded: Embedded<'_>) -> Result<Host, Failure> {
-        let Embedded { dir, shards, allow_volatile } = embedded;
+        let Embedded { dir, shards, allow_volatile, settings } = embedded;
         let data = dir.join(format!("tidegate-bench-{}", std::process::id()));
         let handle = stage.handle.clone();
-        let mut own = Own { handle, broker: None, data, shards, allow_volatile };
+        let settings = settings.to_vec();
+        let mut own = Own { handle, broker: None, data, shards, allow_volatile, settings };
         let (client, server) = own.start()?;
         let site = Site {
             server,
@@ -258,7 +262,12 @@ impl Own {
     }
 
     fn start(&mut self) -> Result<(Client, String), Failure> {
-        let spawn = Spawn { data: &self.data, shards: self.shards, allow_volatile: self.allow_volatile };
+        let spawn = Spawn {
+            data: &self.data,
+            shards: self.shards,
+            allow_volatile: self.allow_volatile,
+            settings: &self.settings,
+        };
         let broker = self.handle.block_on(BrokerProcess::start(spawn))?;
         let client = self.handle.block_on(broker.client())?;
         let server = broker.addr().to_owned();

@@ -63,7 +63,12 @@ impl<'a> Bench<'a> {
     }
 
     fn embedded(args: &SuiteArgs) -> Embedded<'_> {
-        Embedded { dir: &args.drive.dir, shards: args.shards, allow_volatile: args.allow_volatile }
+        Embedded {
+            dir: &args.drive.dir,
+            shards: args.shards,
+            allow_volatile: args.allow_volatile,
+            settings: &args.broker_settings,
+        }
     }
 
     /// What stands beside the figures.

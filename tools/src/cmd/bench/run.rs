@@ -121,9 +121,9 @@ pub(crate) fn run(
     if args.idle_connections > 0 || kind == Kind::Connections {
         raise_descriptors();
     }
-    let HostArgs { embedded, shards, allow_volatile } = args.host;
+    let HostArgs { embedded, shards, allow_volatile, broker_settings: ref settings } = args.host;
     let mut host = match embedded {
-        true => Host::start(stage, Embedded { dir: &args.drive.dir, shards, allow_volatile })?,
+        true => Host::start(stage, Embedded { dir: &args.drive.dir, shards, allow_volatile, settings })?,
         false => Host::connect(stage, server)?,
     };
     let mut beside = Beside::default();
