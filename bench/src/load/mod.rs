@@ -1,4 +1,4 @@
-//! What makes load: [`wire`] and [`link`] (prepared batches over plain sockets), [`sdk`] (producers), [`consume`]
+//! What makes load: `wire` and `link` (prepared batches over plain sockets), `sdk` (producers), `consume`
 //! (consumers), [`idle`] (connections that do nothing).
 
 pub(crate) mod consume;

@@ -1,4 +1,4 @@
-//! What is told of a run: [`json`] (everything, which the others are made from), [`line`] (one line for people), [`hgrm`]
+//! What is told of a run: [`json`] (everything, which the others are made from), [`mod@line`] (one line for people), [`hgrm`]
 //! (percentile log), [`html`] (a page with charts), [`compare`] (two runs, with confidence).
 
 pub mod chart;
