@@ -61,7 +61,11 @@ pub fn suite_page(rows: &[Value]) -> String {
     for row in rows {
         for check in row["checks"].as_array().into_iter().flatten() {
             let text = |name: &str| escaped(check[name].as_str().unwrap_or_default());
-            let class = if check["verdict"] == "holds" { "good" } else { "bad" };
+            let class = match check["verdict"].as_str() {
+                Some("holds") => "good",
+                Some("told") => "",
+                _ => "bad",
+            };
             let _ = writeln!(
                 body,
                 "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"{class}\">{}</td></tr>",

@@ -62,7 +62,7 @@ fn a_short_run_sends_what_is_due_and_leaves_its_files_and_nothing_else() {
     for name in ["kernel", "cpu", "drive", "filesystem", "flush_rule", "reactor", "limit"] {
         assert!(run[name].as_str().is_some_and(|text| !text.is_empty()), "{name}: {}", run[name]);
     }
-    assert!(run["steal"].is_number() && run["valid"].is_boolean());
+    assert!(run["steal"].is_number() && run["valid"].is_boolean() && run["disturbed"].is_boolean());
     let file: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
     assert_eq!(file["publishRate"], run["publishRate"]);
     assert!(std::fs::read_to_string(&html).unwrap().contains("<svg"));
@@ -206,6 +206,10 @@ fn a_row_of_the_suite_is_measured_and_its_result_kept() {
     assert_eq!((&row["row"], row["runs"].as_array().unwrap().len()), (&"connections-64".into(), 1));
     assert!(row["samples"]["records_per_s"][0].as_f64().unwrap() > 0.0, "{row}");
     assert_eq!(row["runs"][0]["errors"], 0);
+    assert!(row["disturbed"].is_boolean() && row["invalid_because"].is_array(), "{row}");
+    assert_eq!(row["valid"], row["invalid_because"].as_array().unwrap().is_empty());
+    let trips = &row["checks"][1];
+    assert_eq!(trips["verdict"], "told", "bare round trips stand there to be read: {trips}");
     let kept: Value =
         serde_json::from_str(&std::fs::read_to_string(results.join("connections-64.json")).unwrap()).unwrap();
     assert_eq!(kept["checks"], row["checks"]);

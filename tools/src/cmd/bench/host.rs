@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Client, TopicSpec};
+use tidegate::{Client, OffsetQuery, TopicSpec};
 use tidegate_bench::engine::{self, Outcome, Site};
-use tidegate_bench::machine::{self, Process};
+use tidegate_bench::machine::{self, Device, Process};
 use tidegate_bench::series::Live;
 use tidegate_bench::stages::{self, Stage as BrokerStage};
 use tidegate_bench::workload::{ClientKind, Durability, Workload};
@@ -14,6 +14,7 @@ use tokio::runtime::Handle;
 
 use super::super::status::sums;
 use super::Stage;
+use super::counters::Counters;
 use crate::broker::{BrokerProcess, Spawn};
 use crate::connect::connect;
 use crate::exit::{Code, Failure};
@@ -182,6 +183,41 @@ impl Host {
         let now = stages::of(&sums(&status));
         let before = std::mem::replace(&mut self.stages, now.clone());
         Ok(stages::since(&before, now))
+    }
+
+    /// What each shard has counted since its start.
+    ///
+    /// # Errors
+    /// Nobody answers.
+    pub(crate) fn counters(&self) -> Result<Counters, Failure> {
+        Ok(Counters::of(self.stage.handle.block_on(self.site.client.admin().status())?))
+    }
+
+    /// How many records retention has taken from the beginnings of a topic's partitions.
+    ///
+    /// # Errors
+    /// It does not exist.
+    pub(crate) fn records_given_back(&self, topic: &str) -> Result<i64, Failure> {
+        let admin = self.site.client.admin();
+        let starts = self.stage.handle.block_on(admin.list_offsets(topic, OffsetQuery::Earliest))?;
+        Ok(starts.iter().map(|(_, found)| found.offset.0).sum())
+    }
+
+    /// Bytes that the drive of the broker's data has written, whoever wrote them, if that is known.
+    pub(crate) fn drive_written_bytes(&self) -> Option<u64> {
+        Device::of(self.site.data.as_deref()?)?.written_bytes().ok()
+    }
+
+    /// Waits until that drive writes no more, `limit` at the longest. Returns whether it came to that; a drive of which
+    /// nothing is known counts as still.
+    ///
+    /// # Errors
+    /// It was asked to end meanwhile.
+    pub(crate) fn wait_for_still_drive(&self, limit: Duration) -> Result<bool, Failure> {
+        let device = self.site.data.as_deref().and_then(Device::of);
+        let still = device.map(|device| device.wait_until_still(limit, &self.stage.stop));
+        self.stage.go_on()?;
+        Ok(still.is_none_or(|still| still.unwrap_or(true)))
     }
 
     /// Makes the topic of a workload.

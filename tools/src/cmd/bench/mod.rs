@@ -1,9 +1,10 @@
 //! `tg bench`: what the machine can do, one run, the suite of rows, two results compared.
 //!
 //! Reading order: `run` (one workload), `host` (the broker that is measured), `limits`, `suite` and `rows` (what each row
-//! does), `compare`.
+//! does), `counters` (whether a round was what its row promises), `compare`.
 
 mod compare;
+mod counters;
 mod host;
 mod limits;
 mod rows;

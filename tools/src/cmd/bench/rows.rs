@@ -1,20 +1,24 @@
 //! What each row of the suite does in a round. A round leaves numbers; what they have to be is in the bench crate.
+//! [`many`] has the row of very many partitions.
+
+mod many;
 
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
 use tidegate::{Acks, Compression};
 use tidegate_bench::engine::Outcome;
+use tidegate_bench::latency::median;
 use tidegate_bench::limits::drive::Target;
 use tidegate_bench::limits::{Bounds, Meets, loopback};
 use tidegate_bench::load::idle::Idle;
 use tidegate_bench::machine::{CpuShares, Process, STEAL_SHARE_MAX};
 use tidegate_bench::report::json::Run;
 use tidegate_bench::series::Series;
-use tidegate_bench::suite::{Files, Load, Numbers, Row, Work};
-use tidegate_bench::workload::{ClientKind, Cores, Durability, ReadFrom, Reading, Workload};
+use tidegate_bench::suite::{Files, Load, Measured, Row, Work};
+use tidegate_bench::workload::{ClientKind, Cores, Durability, LooksAt, ReadFrom, Reading, Workload};
 
 use super::Stage;
+use super::counters::FilesSeen;
 use super::host::{Embedded, Host};
 use super::limits::{make_target, unmeasurable};
 use super::run::{beside_flush_loop, client_kind};
@@ -29,6 +33,18 @@ const STEADY_RETENTION_BYTES: u64 = 256 << 20;
 /// MiB stored before the row about records in memory: they fit the memory of a single shard.
 const RESIDENT_MIB: u64 = 128;
 
+/// Connections of the row about idle ones; with another number of them it is another row.
+const IDLE_CONNECTIONS: usize = 10_000;
+
+/// Runs that say what the highest rate is.
+const RATE_RUNS: usize = 3;
+
+/// Runs in which a topic has to come to the point that retention gives back what it holds.
+const STEADY_RUNS_MAX: u32 = 10;
+
+/// How long is waited for the drive to stand still before it is measured.
+const STILL_TIME_MAX: Duration = Duration::from_secs(30);
+
 /// Runs rows against one broker of its own and one file.
 pub(crate) struct Bench<'a> {
     stage: &'a Stage,
@@ -38,17 +54,6 @@ pub(crate) struct Bench<'a> {
     /// Topics made so far: each run has a new one.
     topics: u32,
     measured: Measured,
-}
-
-/// The numbers of a row.
-#[derive(Default)]
-pub(crate) struct Measured {
-    /// By name, one of each round.
-    pub(crate) numbers: Numbers,
-    /// The runs as JSON.
-    pub(crate) runs: Vec<Value>,
-    /// Whether no run had too much of its time stolen.
-    pub(crate) steal_ok: bool,
 }
 
 impl<'a> Bench<'a> {
@@ -97,7 +102,7 @@ impl<'a> Bench<'a> {
     /// # Errors
     /// A run breaks off.
     pub(crate) fn measure(&mut self, row: &Row) -> Result<Measured, Failure> {
-        self.measured = Measured { steal_ok: true, ..Measured::default() };
+        self.measured = Measured::default();
         match row.work {
             Work::Produce { partitions, durability, files } => self.produce(partitions, durability, files)?,
             Work::ManyPartitions => self.many_partitions()?,
@@ -120,9 +125,9 @@ impl<'a> Bench<'a> {
         if files == Files::Steady {
             // One topic for all rounds: by the second its oldest files are given back and used again.
             let workload = self.with_topic(&shape, &retention)?;
-            self.warm_up(&workload)?;
+            self.warm_up_until_steady(&workload)?;
             for _ in 0..self.args.rounds {
-                self.produce_round(&workload)?;
+                self.produce_round(&workload, files)?;
             }
             return self.host.delete(&workload.topic);
         }
@@ -132,35 +137,38 @@ impl<'a> Bench<'a> {
             if round == 0 {
                 self.warm_up(&workload)?
             } else {
-                self.produce_round(&workload)?
+                self.produce_round(&workload, files)?
             }
             self.host.delete(&workload.topic)?;
         }
         Ok(())
     }
 
-    fn produce_round(&mut self, workload: &Workload) -> Result<(), Failure> {
-        let bounds = self.bounds(Meets { writes: true, ..Meets::default() })?;
-        self.note("drive_write", bounds.drive_write);
-        let outcome = self.run(workload)?;
-        self.note_published(&outcome)
+    /// Until retention gives back what the topic holds: only from then on files are used again.
+    fn warm_up_until_steady(&mut self, workload: &Workload) -> Result<(), Failure> {
+        for _ in 0..STEADY_RUNS_MAX {
+            self.warm_up(workload)?;
+            if self.host.records_given_back(&workload.topic)? > 0 {
+                break;
+            }
+        }
+        Ok(())
     }
 
-    fn many_partitions(&mut self) -> Result<(), Failure> {
-        let shape =
-            Workload { partitions: 1024, producers: 16, batch_records: 16, in_flight: 4, ..self.workload() };
-        let workload = self.with_topic(&shape, &[])?;
-        // The first records of so many partitions wait for their files.
-        self.warm_up(&Workload { time: workload.time.max(Duration::from_secs(5)), ..workload.clone() })?;
-        for _ in 0..self.args.rounds {
-            let outcome = self.run(&workload)?;
-            let bytes = outcome.published.as_ref().map(|published| published.bytes);
-            if let (Some(written), Some(bytes @ 1..)) = (outcome.device_written, bytes) {
-                self.note("amplification", written as f64 / bytes as f64);
-            }
-            self.note_published(&outcome)?;
+    fn produce_round(&mut self, workload: &Workload, files: Files) -> Result<(), Failure> {
+        let bounds = self.bounds(Meets { writes: true, ..Meets::default() })?;
+        self.note("drive_write", bounds.drive_write);
+        let (before, start) = (self.host.counters()?, self.host.records_given_back(&workload.topic)?);
+        let outcome = self.run(workload)?;
+        let records_given_back = self.host.records_given_back(&workload.topic)? - start;
+        let seen = FilesSeen { before, after: self.host.counters()?, records_given_back };
+        self.note("files_with_own_flush", seen.own_flushes() as f64);
+        self.note("files_zero_filled", seen.after.growth(&seen.before, "files_zero_filled") as f64);
+        self.note("records_given_back", records_given_back as f64);
+        if let Some(why) = seen.shortcoming(files) {
+            self.measured.invalidate(why);
         }
-        self.host.delete(&workload.topic)
+        self.note_published(&outcome)
     }
 
     fn small_records(&mut self) -> Result<(), Failure> {
@@ -178,7 +186,10 @@ impl<'a> Bench<'a> {
         let workload = self.with_topic(&shape, &[])?;
         self.host.preload(&workload, RESIDENT_MIB)?;
         for _ in 0..self.args.rounds {
-            let consumed = self.run(&reading(&workload, ReadFrom::Again, 4))?;
+            let mut workload = reading(&workload, ReadFrom::Again, 4);
+            // What an application pays for small records is paid for each of them.
+            workload.readings[0].looks_at = LooksAt::Records;
+            let consumed = self.run(&workload)?;
             self.note("consumed_per_s", first_consumed(&consumed).records_per_s());
         }
         self.host.delete(&workload.topic)
@@ -229,7 +240,10 @@ impl<'a> Bench<'a> {
             let bounds = self.bounds(Meets { sockets: true, ..Meets::default() })?;
             self.note("loopback", bounds.loopback);
             let outcome = self.run(&workload)?;
-            self.note("wanted_mib_per_s", published(&outcome)?.mib_per_s() * CONSUMERS as f64);
+            let wanted = published(&outcome)?.mib_per_s() * CONSUMERS as f64;
+            self.note("wanted_mib_per_s", wanted);
+            // Nobody can read more than there is.
+            self.note("tail_limit", wanted.min(bounds.loopback));
             self.note("consumed_mib_per_s", first_consumed(&outcome).mib_per_s());
             self.note_published(&outcome)?;
         }
@@ -284,9 +298,12 @@ impl<'a> Bench<'a> {
         let workload = self.with_topic(&self.workload(), &[])?;
         let rate = self.highest_rate(&workload)? / 4.0;
         let workload = Workload { rate: Some(rate), ..workload };
-        let process = self.process()?;
         let count = self.args.idle_connections as usize;
         for _ in 0..self.args.rounds {
+            // A process that has had so many connections before keeps their memory.
+            self.host.restart()?;
+            self.warm_up(&workload)?;
+            let process = self.process()?;
             let without = self.run(&workload)?;
             let before = process.resident_bytes().map_err(|e| unreadable(&e))?;
             let idle = Idle::open(&self.host.site.server, self.host.shards(), count).map_err(|error| {
@@ -294,6 +311,11 @@ impl<'a> Bench<'a> {
                     .fix("raise `ulimit -n`, or ask for fewer with --idle-connections")
             })?;
             let after = process.resident_bytes().map_err(|e| unreadable(&e))?;
+            self.note("idle_connections", idle.count() as f64);
+            if idle.count() != IDLE_CONNECTIONS {
+                self.measured
+                    .invalidate(format!("{} idle connections, not {IDLE_CONNECTIONS}", idle.count()));
+            }
             let with = self.run(&workload)?;
             drop(idle);
             self.note("extra_mib", (after as f64 - before as f64).max(0.0) / MIB);
@@ -361,13 +383,34 @@ impl<'a> Bench<'a> {
         self.host.measure(&Workload { warmup: Duration::ZERO, ..workload.clone() }).map(drop)
     }
 
-    /// Records a second of a run as fast as it goes.
-    fn highest_rate(&self, workload: &Workload) -> Result<f64, Failure> {
-        let outcome = self.host.measure(workload)?;
-        Ok(published(&outcome)?.records_per_s())
+    /// Records a second as fast as it goes: the median of a few runs, for all that follows is a share of it.
+    fn highest_rate(&mut self, workload: &Workload) -> Result<f64, Failure> {
+        self.warm_up(workload)?;
+        let mut rates = Vec::new();
+        for _ in 0..RATE_RUNS {
+            let outcome = self.run(workload)?;
+            let rate = published(&outcome)?.records_per_s();
+            self.note("max_per_s", rate);
+            rates.push(rate);
+        }
+        Ok(median(rates))
     }
 
-    fn bounds(&self, meets: Meets) -> Result<Bounds, Failure> {
+    /// Waits until the drive has done what it was given: else its limit is measured beside the broker's work.
+    fn await_still_drive(&mut self) -> Result<(), Failure> {
+        if !self.host.wait_for_still_drive(STILL_TIME_MAX)? {
+            self.measured.invalidate(format!(
+                "the drive was still written to {} s after a run, when its limit was measured",
+                STILL_TIME_MAX.as_secs()
+            ));
+        }
+        Ok(())
+    }
+
+    fn bounds(&mut self, meets: Meets) -> Result<Bounds, Failure> {
+        if meets.writes || meets.reads {
+            self.await_still_drive()?;
+        }
         let bounds = Bounds::default().again(&self.target, meets, self.cell());
         bounds.map_err(|e| unmeasurable(&self.args.drive.dir, &e))
     }
@@ -384,8 +427,14 @@ impl<'a> Bench<'a> {
     }
 
     fn keep(&mut self, outcome: &Outcome, flush_loop: Option<&Series>) -> Result<(), Failure> {
+        if let Some(why) = outcome.shortcoming() {
+            return Err(unquotable(outcome, why));
+        }
         let CpuShares { steal, others, .. } = outcome.cpu;
-        self.measured.steal_ok &= steal <= STEAL_SHARE_MAX;
+        if steal > STEAL_SHARE_MAX {
+            self.measured.invalidate("too much time was stolen");
+        }
+        self.measured.disturbed |= outcome.cpu.is_disturbed();
         // The run says itself what produced.
         let facts = self.host.facts(&self.args.drive.dir);
         let stages = self.host.stages()?;
@@ -407,7 +456,7 @@ impl<'a> Bench<'a> {
     }
 
     fn note(&mut self, name: &'static str, value: f64) {
-        self.measured.numbers.entry(name).or_default().push(value);
+        self.measured.note(name, value);
     }
 
     fn note_published(&mut self, outcome: &Outcome) -> Result<(), Failure> {
@@ -441,15 +490,20 @@ impl<'a> Bench<'a> {
 fn published(outcome: &Outcome) -> Result<&Series, Failure> {
     let published = outcome.published.as_ref().expect("the row produces");
     let series = &published.series;
-    let cause = match &published.first_error {
-        Some(error) => format!("{} records failed: {error}", series.errors),
-        None if series.records() == 0 => "nothing was acknowledged while it counted".to_owned(),
-        None => return Ok(series),
-    };
-    Err(Failure::new(Code::Failed, cause)
+    match outcome.shortcoming() {
+        Some(why) => Err(unquotable(outcome, why)),
+        None if series.records() == 0 => {
+            Err(unquotable(outcome, "nothing was acknowledged while it counted".to_owned()))
+        }
+        None => Ok(series),
+    }
+}
+
+fn unquotable(outcome: &Outcome, why: String) -> Failure {
+    Failure::new(Code::Failed, why)
         .place(format!("a run on topic {}", outcome.workload.topic))
         .limit(format!("{} s", outcome.workload.time.as_secs_f64()))
-        .fix("see the broker's log; measure for longer with --seconds"))
+        .fix("see the broker's log; measure for longer with --seconds")
 }
 
 fn first_consumed(outcome: &Outcome) -> &Series {

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use tidegate_bench::load::idle::raise_descriptors;
+use tidegate_bench::machine::OTHERS_SHARE_MAX;
 use tidegate_bench::report::html;
 use tidegate_bench::suite::{ROWS, Row, row_json};
 
@@ -34,7 +35,7 @@ pub(crate) fn run(stage: &Stage, args: &SuiteArgs, out: &mut Out) -> Result<(), 
     for row in picked {
         let measured = bench.measure(row)?;
         let facts = bench.facts();
-        let result = row_json(row, &measured.numbers, measured.steal_ok, &facts, &measured.runs);
+        let result = row_json(row, &measured, &facts);
         tell(row, &result, out)?;
         if let Some(dir) = &args.results {
             write(&dir.join(format!("{}.json", row.name)), &format!("{result:#}\n"))?;
@@ -89,8 +90,15 @@ fn tell(row: &Row, result: &Value, out: &mut Out) -> Result<(), Failure> {
             text(&check["verdict"]),
         ))?;
     }
-    if result["valid"] == false {
-        note(format!("{}: not valid, too much time was stolen", row.name));
+    for why in result["invalid_because"].as_array().into_iter().flatten() {
+        note(format!("{}: not valid: {}", row.name, text(why)));
+    }
+    if result["disturbed"] == true {
+        note(format!(
+            "{}: disturbed: others took more than {:.0} % of the processors",
+            row.name,
+            OTHERS_SHARE_MAX * 100.0
+        ));
     }
     out.flush()
 }
