@@ -34,7 +34,7 @@ pub fn io_uring() -> io::Result<()> {
 /// Whether this process may make an io_uring with all that the reactor `ring` needs of it.
 ///
 /// # Errors
-/// As [`io_uring`]; EINVAL: the kernel is older than 6.1.
+/// As [`io_uring()`]; EINVAL: the kernel is older than 6.1.
 pub fn ring() -> io::Result<()> {
     crate::ring::kernel::try_small()
 }
