@@ -323,6 +323,9 @@ impl DataDir {
     /// Makes a copy that is older or damaged equal to the newest, before anything newer is written: else a torn write of the
     /// good one would leave only the old.
     fn renew_stale(&mut self, disk: &mut dyn Disk, copies: &Copies) -> Result<(), OpenError> {
+        // A kill between a write and its flush leaves a copy that is readable and may be only in the drive's cache: a loss of
+        // power while the other is written would take both.
+        Place(&self.root).did("flush", SUPERBLOCK, disk.flush(self.file))?;
         for ((copy, name), found) in (0..).zip(["A", "B"]).zip(copies) {
             let what = match found {
                 Ok(found) if *found == self.superblock => continue,
@@ -336,8 +339,7 @@ impl DataDir {
             let done = "it was written again from the other";
             self.repairs.push(format!("{}: copy {name} {what}; {done}", path.display()));
         }
-        // A kill between a write and its flush leaves a copy that is readable and may be only in the drive's cache.
-        Place(&self.root).did("flush", SUPERBLOCK, disk.flush(self.file))
+        Ok(())
     }
 }
 

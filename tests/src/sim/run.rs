@@ -37,6 +37,20 @@ pub(super) const FAULTS: [&str; 4] = [CUT_SHORT, RESHAPED, PAUSES, CLOCK_STEPS];
 pub(super) const NET_FAULTS: [&str; 3] =
     ["connections cut", "connections that were half open", "bits flipped on the way to the broker"];
 
+/// What the logs of a shard alone are put through, or count.
+pub(super) const OF_LOGS_ALONE: [&str; 10] = [
+    "bits flipped at rest",
+    "sectors garbled at rest",
+    "sectors zeroed at rest",
+    "sectors that fell back to what they held",
+    "sectors written in the wrong place",
+    DECAY_SERVED,
+    "ranges refused as damaged",
+    "searches by time",
+    "appends refused for want of room",
+    "reads refused because many wait",
+];
+
 /// Operations, and kinds of faults that are counted as another kind already.
 pub(super) const KINDS: [&str; 9] = [
     CUT_AGAIN,

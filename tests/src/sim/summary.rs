@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_broker::mutants::Mutant;
 
 use super::coverage::Coverage;
-use super::run::{Counts, FAULTS, History, KINDS, Level, NET_FAULTS, Repeat, Report, run, run_fully};
+use super::run::{
+    Counts, FAULTS, History, KINDS, Level, NET_FAULTS, OF_LOGS_ALONE, Repeat, Report, run, run_fully,
+};
 
 /// Failing seeds after which no more are run.
 const FAILURES_MAX: u64 = 40;
@@ -177,12 +179,15 @@ impl Summary {
         self.kinds(level).into_iter().filter(|(_, count)| *count == 0).map(|(kind, _)| kind).collect()
     }
 
-    /// Kinds of faults and operations, with how often each has occurred.
+    /// Kinds of faults and operations that this level knows, with how often each has occurred.
     pub fn kinds(&self, level: Level) -> Vec<(&'static str, u64)> {
         let count = |name| (name, self.counts.get(name).copied().unwrap_or(0));
-        let of_level = |name: &&str| level == Level::Shards || !NET_FAULTS.contains(name);
-        let faults = self.faults().into_iter().filter(|(name, _)| of_level(name));
-        faults.chain(self.coverage.sectors()).chain(KINDS.map(count)).collect()
+        let of_the_other: &[&str] = match level {
+            Level::Logs => &NET_FAULTS,
+            Level::Shards => &OF_LOGS_ALONE,
+        };
+        let all = self.faults().into_iter().chain(self.coverage.sectors()).chain(KINDS.map(count));
+        all.filter(|(name, _)| !of_the_other.contains(name)).collect()
     }
 }
 
@@ -195,6 +200,16 @@ fn add_counts(sum: &mut Counts, more: &Counts) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_level_is_asked_for_what_it_knows_alone() {
+        let kinds = |level| -> Vec<&str> {
+            Summary::default().kinds(level).into_iter().map(|(kind, _)| kind).collect()
+        };
+        let (logs, shards) = (kinds(Level::Logs), kinds(Level::Shards));
+        assert!(OF_LOGS_ALONE.iter().all(|kind| logs.contains(kind) && !shards.contains(kind)));
+        assert!(NET_FAULTS.iter().all(|kind| shards.contains(kind) && !logs.contains(kind)));
+    }
 
     #[test]
     fn an_hour_counts_when_it_has_enough_of_all_three() {
