@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use tidegate::StatusReply;
 use tidegate_bench::suite::Files;
-use tidegate_protocol::api::status::StatusReply;
 
 /// The counters of each shard at one moment.
 #[derive(Clone, Debug, Default)]
